@@ -1,14 +1,17 @@
 """JSON from people and models: parsed alike by every reader, and safe to store and to show.
 
 JSON can spell halves of characters, which no database, tokenizer or response can hold, and parsers of JSON stop at different
-depths of about 200 levels.
+depths of about 200 levels. What a model writes is read by `written`, wherever it becomes JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 from triforge.errors import InputError, TooLargeError
@@ -101,6 +104,39 @@ def loads(text: str | bytes) -> Any:
         raise ValueError(f"not JSON: {error.msg} (character {error.pos})") from None
 
 
+def written(text: str) -> Any:
+    """Return the value of JSON that a model has written, alone in its text; see `written_at`."""
+    value, end = written_at(text, len(text) - len(text.lstrip()))
+    if text[end:].strip():
+        raise ValueError(f"not JSON: it goes on behind its end (character {end})")
+    return value
+
+
+def written_at(text: str, start: int) -> tuple[Any, int]:
+    """Return the value of the JSON that begins at a place in a model's text, and its end.
+
+    Raises:
+        ValueError: it is no JSON that every encoder takes: it has a half of a character, a number that is not finite, a field
+            twice, or too many levels. A raw line break in a string is accepted, which models write.
+    """
+    try:
+        value, end = _WRITTEN.raw_decode(text, start)
+    except RecursionError:
+        raise ValueError("not JSON: nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} (character {error.pos})") from None
+    require_keepable(value, "JSON")
+    return value, end
+
+
+def _finite(kind: type[int] | type[float], text: str) -> int | float:
+    with contextlib.suppress(ValueError, OverflowError):  # an integer that no float holds
+        value = kind(text)
+        if math.isfinite(value):
+            return value
+    raise ValueError(f"not JSON: {text[:20]} is too large a number")
+
+
 def _no_constant(name: str) -> None:
     raise ValueError(f"not JSON: {name} is no JSON number")
 
@@ -112,3 +148,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"{name[:60]}: given twice")
         fields[name] = value
     return fields
+
+
+_WRITTEN: Final = json.JSONDecoder(
+    strict=False,
+    parse_float=partial(_finite, float),
+    parse_int=partial(_finite, int),
+    parse_constant=_no_constant,
+    object_pairs_hook=_once,
+)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ _OWN = f"[{_OPEN}{_CLOSE}{ANSWER}{NEXT}]"
 # A role marker that is an ordinary word of a small vocabulary, not registered as a special token; no byte of SentencePiece.
 _MARKER = re.compile(r"<(?!0x[0-9A-F]{2}>)[^<>\s]+>|\[[^\[\]\s]+\]")
 
+_ASKED = "What is asked?"  # stands for a user's message
 _BEFORE = "."  # stands for the text of an answer
 _LONGEST = 1 << 22  # characters: a million tokens of text, which take a tokenizer seconds
 
@@ -125,6 +127,42 @@ class Renderer:
             model_vocab_size=vocab_size_of(folder),
             image_spec=ImageSpec.of_folder(folder),
         )
+
+    @cached_property
+    def call_text(self) -> str:
+        """The template's text of a message that calls a tool; empty if it shows none."""
+        called = {"name": "look_up", "arguments": {"key": "value"}}
+        messages = [
+            {"role": "user", "content": _ASKED},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": "abcdefghi", "type": "function", "function": called}],
+            },
+        ]
+        schema = {"type": "object", "properties": {"key": {"type": "string", "description": "A key."}}}  # fmt: skip
+        tool = {"name": "look_up", "description": "Look up.", "parameters": schema}
+        try:
+            text = self._fill(
+                messages=messages,
+                tools=[{"type": "function", "function": tool}],
+                add_generation_prompt=False,
+            )
+        except InputError:
+            return ""
+        _, asked, shown = text.rpartition(_ASKED)
+        return shown if asked and "look_up" in shown else ""
+
+    @property
+    def opening(self) -> str:
+        """The template's text that ends with the prompt of an answer."""
+        return self._borders.opened
+
+    @cached_property
+    def special_texts(self) -> Mapping[int, str]:
+        """The special tokens, which the text of an answer leaves out, by id."""
+        added = self._live.get_added_tokens_decoder()
+        return {index: token.content for index, token in added.items() if token.special}
 
     def render(
         self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from triforge.json_text import written_at
+
 # our name -> (WebDriver code point, X keysym, pyautogui name)
 NAMES: Final[dict[str, tuple[str, str, str]]] = {
     "enter": ("\ue007", "Return", "enter"),
@@ -153,17 +155,30 @@ def call(action: str, **arguments: object) -> str:
 # ---- from text to arguments -----------------------------------------------------------------------------------------
 
 
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+
+
 def _arguments(text: str) -> Mapping[str, object]:
-    closed = text.split("</tool_call>")[:-1]
-    calls = [part.partition("<tool_call>")[2] for part in closed if "<tool_call>" in part]
+    calls = []
+    start = text.find(_OPEN)
+    while start >= 0:
+        behind = start + len(_OPEN)
+        try:
+            body, end = written_at(text, behind + len(text[behind:]) - len(text[behind:].lstrip()))
+        except ValueError:
+            body, end = None, behind
+        close = text.find(_CLOSE, end)
+        if close < 0:
+            break
+        calls.append(body if not text[end:close].strip() else None)
+        start = text.find(_OPEN, close)
     if not calls:
         raise MalformedError("no_call", "the response has no <tool_call> ... </tool_call>")
     if len(calls) > 1:
         raise MalformedError("several_calls", f"one call a turn, the response has {len(calls)}")
-    try:
-        body = json.loads(calls[0])
-    except (ValueError, RecursionError):
-        raise MalformedError("bad_json", "the call is not JSON") from None
+    (body,) = calls
+    if body is None:
+        raise MalformedError("bad_json", "the call is not JSON")
     if not isinstance(body, dict) or body.get("name") != "computer_use":
         raise MalformedError("wrong_tool", 'the call must have the name "computer_use"')
     arguments = body.get("arguments")

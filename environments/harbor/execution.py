@@ -22,6 +22,7 @@ from environments.harbor.folder import HOME, RESERVED, Layout
 from environments.harbor.inside import Entry
 from triforge.environments.kit import Strict
 from triforge.errors import InputError
+from triforge.json_text import written
 from triforge.sandbox.limits import MIB, Limits, RunResult
 from triforge.types import number
 
@@ -158,7 +159,7 @@ class Workspace:
 def _number(text: str) -> float:
     """Read a reward as Harbor's verifiers write it: a number, or JSON of numbers by name, of which `reward` or else the mean counts."""
     try:
-        value = json.loads(text)
+        value = written(text)
         if isinstance(value, dict):
             value = value["reward"] if "reward" in value else fmean(map(number, value.values()))
         return number(value)

@@ -22,6 +22,7 @@ from triforge.environments.kit import (
 )
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
+from triforge.json_text import written
 from triforge.rollout.protocols import Observation, Reset, StepResult, TaskDraft
 from triforge.types import Params
 
@@ -128,10 +129,10 @@ class McpEpisode:
 
     async def _call(self, connection: Connection, action: str) -> tuple[str, bool]:
         try:
-            call = parse_model(Call, json.loads(action), "call")
+            call = parse_model(Call, written(action), "call")
         except InputError as error:
             return error.detail, False
-        except (ValueError, RecursionError):
+        except ValueError:
             return _NO_CALL, False
         if call.tool not in self._tools:
             return f"There is no tool {call.tool!r}; there are: {', '.join(self._tools)}.", False

@@ -15,6 +15,7 @@ from triforge.environments.egress import EgressPolicy, here, place_of
 from triforge.environments.kit import Answer, Family, Strict, parse_model, part_of
 from triforge.environments.registry import About
 from triforge.errors import EnvError, ObservationError
+from triforge.json_text import written
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.rollout.seeds import derive_seed
 from triforge.types import Params, reported
@@ -189,8 +190,8 @@ def action_of(text: str, schema: dict[str, Any]) -> dict[str, Any] | None:
         if kind == "string":
             return {required[0]: text}
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = written(text)
+    except ValueError:
         value = text
     if isinstance(value, dict):
         return value

@@ -109,6 +109,14 @@ async def test_a_lease_is_free_again_after_the_work_raised(any_broker: Broker) -
 # ---- groups ----
 
 
+async def test_a_text_is_stored_before_a_mark_and_not_behind_it(any_broker: Broker) -> None:
+    assert await any_broker.put_before("tf:a", "one", "tf:mark") is True
+    assert await any_broker.put("tf:mark", "")
+    assert await any_broker.put_before("tf:a", "two", "tf:mark") is False
+    assert await any_broker.put_before("tf:b", "two", "tf:mark") is None
+    assert await any_broker.get("tf:a", "tf:b") == ["one", None]
+
+
 async def test_the_first_writer_wins(any_broker: Broker) -> None:
     group = group_task(rollouts=1)
     first, second = judged(group, [1], [[[1, 1]]]), judged(group, [-1], [[[-1, -1]]])

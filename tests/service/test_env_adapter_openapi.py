@@ -60,7 +60,7 @@ def service(
         "pool": [pool.id, "kitchen"],
         "task_id": tasks,
         "proposal_id": [proposal.id for proposal in made],
-        "session_id": [SessionStore(database).create(SessionRequest())[0].id],
+        "session_id": [SessionStore(database).create(SessionRequest()).state.id],
     }
     yield api(database), ids
     database.close()

@@ -274,3 +274,28 @@ async def test_a_session_is_made_once_an_idempotency_key(run: Run) -> None:
     assert one.session == two.session
     assert (await run.both.tell(two, "")).status_code == 200
     assert (await run.both.tell(one, "")).status_code == 401  # its key was replaced
+
+
+@pytest.mark.parametrize(
+    "other", [{"tags": {"who": "me"}}, {"lifetime_s": 60}, {"group": "g"}, {"run": RUN}]
+)
+async def test_an_idempotency_key_with_another_request_is_refused(run: Run, other: Any) -> None:
+    asked = {"Idempotency-Key": "k"}
+    assert (await run.both.env.post("/v1/sessions", json={}, headers=asked)).status_code == 201
+    reply = await run.both.env.post("/v1/sessions", json=other, headers=asked)
+    assert (reply.status_code, reply.json()["type"]) == (409, "urn:triforge:conflict")
+    assert "another request" in reply.json()["detail"]
+
+
+async def test_a_worker_whose_clock_is_ahead_expires_no_session(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    playing, now = run.play(run.group(rollouts=1)), time.time
+    made = await run.begin()
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
+    await asyncio.sleep(0.1)
+    await run.act(made, "a")
+    assert (await run.both.tell(made, "reward", score=1.0)).status_code == 200
+    await playing
+    (played,) = (await run.played()).trajectories
+    assert played.outcome.error is None

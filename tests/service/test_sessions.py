@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tokenizers import Tokenizer
 
 from services.env_adapter.sessions.routes import Sessions
 from services.env_adapter.sessions.store import SessionStore
+from tests.chat_families import FAMILIES
 from tests.service.session_services import END, Services, services
 from triforge.broker.sessions import SessionLog, Turns
 from triforge.store.tables import SessionRow
@@ -233,6 +236,103 @@ async def test_a_reward_that_is_given_while_the_same_is_being_kept_is_acknowledg
     assert len(await both.turns(made)) == 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("verb", "body"), [("reward", {"score": 0.5}), ("end", {})])
+async def test_an_answer_that_comes_after_the_end_of_its_session_is_refused_and_not_kept(
+    both: Services, verb: str, body: Any, stream: bool
+) -> None:
+    made = await both.begin()
+    both.says("one", "two")
+    async with both.client(made) as client:
+        await chat(client, ASK)
+        both.engine.pause_s = 0.2  # a token
+        late = asyncio.create_task(chat(client, ASK, stream=stream))
+        async with asyncio.timeout(10):
+            while not both.engine.running:  # noqa: ASYNC110 (the engine counts)
+                await asyncio.sleep(0.01)
+        assert (await both.tell(made, verb, **body)).status_code == 200
+        with pytest.raises((openai.ConflictError, openai.APIError), match="is over"):
+            await late
+    if verb == "end":
+        assert (await both.tell(made, "reward", score=0.5)).status_code == 200
+    assert [turn.output.text for turn in await both.turns(made)] == ["one"]
+
+
+async def test_answers_between_a_reward_and_the_end_of_time_are_kept(both: Services) -> None:
+    made = await both.begin()
+    both.says("one", "two")
+    async with both.client(made) as client:
+        await chat(client, ASK)
+        await both.tell(made, "reward", score=0.5, end=False)
+        await chat(client, ASK)
+        with both.database.write() as session:
+            session.get_one(SessionRow, made.session.id).expires_at = time.time() - 1
+        assert (await both.tell(made, "")).json()["status"] == "finished"
+        with pytest.raises(openai.ConflictError, match="is over"):
+            await chat(client, ASK)
+    assert len(await both.turns(made)) == 2
+
+
+async def test_a_session_expires_by_one_clock_and_not_by_that_of_each_service(
+    both: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await both.begin(lifetime_s=600)
+    both.says("one")
+    now = time.time
+    async with both.client(made) as client:
+        for hour in (3600, -3600):
+            monkeypatch.setattr(time, "time", lambda hour=hour: now() + hour)
+            await chat(client, ASK)
+            assert (await both.tell(made, "")).json()["status"] == "open"
+        later = await both.begin(lifetime_s=600)
+        async with both.client(later) as other:
+            monkeypatch.undo()
+            await chat(other, ASK)
+        brief = await both.begin(lifetime_s=0.05)
+        await asyncio.sleep(0.1)
+        async with both.client(brief) as other:
+            with pytest.raises(openai.ConflictError, match="expired"):
+                await chat(other, ASK)
+
+
+ODD = [r'{"at": "\ud83d"}', '{"at": NaN}', '{"at": 1e999}', '{"at": ' + "[" * 99 + "]" * 99 + "}"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("arguments", ODD)
+async def test_a_call_that_no_encoder_takes_is_text_that_continues_its_lineage(
+    both: Services, arguments: str, stream: bool
+) -> None:
+    made = await both.begin()
+    call = '<tool_call>\n{"name": "look", "arguments": ' + arguments + "}\n</tool_call>"
+    both.says(call, "two")
+    async with both.client(made) as client:
+        answered = await chat(client, ASK, tools=[LOOK], stream=stream, max_tokens=1000)
+        assert answered["content"] == call
+        assert not answered.get("tool_calls")
+        await chat(client, [*ASK, answered, {"role": "user", "content": "Look!"}], tools=[LOOK])
+        called = {"id": "c", "type": "function", "function": {"name": "look", "arguments": arguments}}  # fmt: skip
+        sent: Any = [*ASK, {"role": "assistant", "content": "", "tool_calls": [called]}]
+        with pytest.raises(openai.UnprocessableEntityError, match="expected JSON"):
+            await chat(client, sent, tools=[LOOK])
+    assert [turn.parent for turn in await both.turns(made)] == [None, "1.0"]
+
+
+async def test_ids_of_calls_are_nine_letters_and_digits_and_stay_the_same(both: Services) -> None:
+    made, key = await both.begin(), {"Idempotency-Key": "k"}
+    both.says(f"{CALL}\n{CALL}")
+    async with both.client(made) as client:
+        first, again = [
+            await chat(client, ASK, tools=[LOOK], max_tokens=300, extra_headers=key)
+            for _ in range(2)
+        ]
+        other = await chat(client, ASK, tools=[LOOK], max_tokens=300)
+    ids = [[call["id"] for call in answered["tool_calls"]] for answered in (first, again, other)]
+    assert ids[0] == ids[1]
+    assert len({*ids[0], *ids[2]}) == 4
+    assert all(re.fullmatch("[a-z0-9]{9}", name) for name in (*ids[0], *ids[2]))
+
+
 async def test_what_is_wrong_gets_one_sentence_and_loses_nothing(both: Services) -> None:
     made, other = await both.begin(), await both.begin()
     url = f"/v1/sessions/{made.session.id}"
@@ -303,3 +403,42 @@ async def test_a_body_that_is_no_dialect_is_refused(both: Services) -> None:
         found = await http.get(f"{made.base_url}/models")
         assert [card["id"] for card in found.json()["data"]] == ["policy"]
     assert await both.turns(made) == ()
+
+
+# What a model samples, and what clients get: text, and whether it calls.
+SAMPLED = {
+    "gpt-oss": (
+        "<|channel|>analysis<|message|>to=functions.look?<|end|><|start|>assistant<|channel|>commentary to=functions.look "
+        '<|constrain|>json<|message|>{"at": "fridge"}<|call|>',
+        "<|channel|>final<|message|>A cup.<|return|>",
+        "",
+    ),
+    "mistral-tekken": ('Let me see.[TOOL_CALLS]look[ARGS]{"at": "fridge"}</s>', "A cup.</s>", "Let me see."),
+    "qwq": (f"I may {CALL}\n</think>\n{CALL}<|im_end|>", "</think>A cup.<|im_end|>", f"I may {CALL}\n</think>"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("family", SAMPLED)
+async def test_calls_in_the_form_of_the_template_continue_a_lineage(
+    tmp_path: Path, family: str, stream: bool
+) -> None:
+    folder = FAMILIES[family].write(tmp_path / "model")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    *answered, text = SAMPLED[family]
+    left = [tokenizer.encode(one, add_special_tokens=False).ids for one in answered]
+    async with services(tmp_path, folder) as both:
+        made = await both.begin()
+        both.engine.answer = lambda *_: left.pop(0)
+        more: Any = {"tools": [LOOK], "stream": stream, "max_tokens": 1000}
+        async with both.client(made) as client:
+            ask = ASK[1:]
+            called = await chat(client, ask, **more)
+            assert (called.get("content") or "") == text
+            (call,) = called["tool_calls"]
+            assert json.loads(call["function"]["arguments"]) == {"at": "fridge"}
+            result = {"role": "tool", "tool_call_id": call["id"], "content": "a cup"}
+            last = await chat(client, [*ask, called, result], **more)
+        assert last["content"].endswith("A cup.")
+        turns = await both.turns(made)
+        assert [turn.parent for turn in turns] == [None, "1.0"]

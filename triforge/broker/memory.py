@@ -131,6 +131,11 @@ class MemoryBroker(Broker):
         self._texts[key] = (text, time.monotonic() + ttl_s)
         return True
 
+    async def put_before(self, key: str, text: str, mark: str) -> bool | None:
+        if self._text(key) is None and self._text(mark) is not None:
+            return None
+        return await self.put(key, text)
+
     async def get(self, *keys: str) -> list[str | None]:
         return [self._text(key) for key in keys]
 

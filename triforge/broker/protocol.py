@@ -136,6 +136,10 @@ class Broker(Protocol):
         """Store a text for `ttl_s` unless the key has one (then False)."""
 
     @abstractmethod
+    async def put_before(self, key: str, text: str, mark: str) -> bool | None:
+        """Store a text like `put`; None if neither the key has a text, nor may it get one: the key `mark` has one."""
+
+    @abstractmethod
     async def get(self, *keys: str) -> list[str | None]:
         """Return the texts of keys."""
 

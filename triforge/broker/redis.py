@@ -28,6 +28,13 @@ _STREAM_LENGTH: Final = 100_000  # entries kept a stream; a run needs only the n
 _AT_ONCE: Final = 1000  # commands of one pipeline
 _CONNECTIONS: Final = 64  # one for each command in flight; further commands wait for a connection
 _WAIT_S: Final = 120.0  # longest such wait: a slow machine does not mean that the server is away
+# 1: stored, 0: the key has a text, -1: the mark has one.
+_PUT_BEFORE: Final = """
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+if redis.call('EXISTS', KEYS[2]) == 1 then return -1 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
 
 
 class RedisBroker(Broker):
@@ -92,6 +99,11 @@ class RedisBroker(Broker):
     async def put(self, key: str, text: str, ttl_s: float = PAYLOAD_TTL_S) -> bool:
         ttl = max(1, int(ttl_s * 1000))
         return bool(await self._call(self._redis.set(key, text, nx=True, px=ttl)))
+
+    async def put_before(self, key: str, text: str, mark: str) -> bool | None:
+        call = self._redis.eval(_PUT_BEFORE, 2, key, mark, text, int(PAYLOAD_TTL_S * 1000))
+        stored = int(await self._call(call))
+        return None if stored < 0 else bool(stored)
 
     async def get(self, *keys: str) -> list[str | None]:
         texts: list[str | None] = await self._call(self._redis.mget(keys)) if keys else []

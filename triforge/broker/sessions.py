@@ -1,16 +1,16 @@
 """Sessions in flight, between env_adapter and the policy service: their keys and their turns.
 
 session         OpenSession              env_adapter, when it is made
+session-time    nothing                  env_adapter, likewise; until the session expires, by the clock of the server
 session-closed  the reason of its end    env_adapter
 session-asked   number of an answer      policy service, by idempotency key, before it samples
-session-turns   turns of an answer       policy service, before the answer leaves; first writer wins
+session-turns   turns of an answer       policy service, before the answer leaves and the session is closed; first writer wins
 session-image   image, base64            policy service, before the turn that shows it; until a rollout worker stores it
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -31,11 +31,12 @@ class SessionLog:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def open(self, session: OpenSession) -> None:
-        """Open a session to requests; a session that is opened again has another key from then on."""
-        await self._broker.delete(key("session", session.id))
-        left_s = session.expires_at - time.time() + PAYLOAD_TTL_S
-        await self._broker.put(key("session", session.id), session.model_dump_json(), left_s)
+    async def open(self, session: OpenSession, left_s: float) -> None:
+        """Open a session to requests for so many seconds; one that is opened again has another key from then on."""
+        names = key("session", session.id), key("session-time", session.id)
+        await self._broker.delete(*names)
+        await self._broker.put(names[0], session.model_dump_json(), left_s + PAYLOAD_TTL_S)
+        await self._broker.put(names[1], "", left_s)
 
     async def close(self, session_id: str, reason: str) -> None:
         """Close a session to requests; the first reason stays."""
@@ -45,11 +46,13 @@ class SessionLog:
         self, session_id: str, *, number: bool = False
     ) -> tuple[OpenSession | None, str, int]:
         """Return a session, the reason of its end (or empty) and, with `number`, the number of a new answer (else 0)."""
-        names = key("session", session_id), key("session-closed", session_id)
+        names = [key(kind, session_id) for kind in ("session", "session-closed", "session-time")]
         if number:
-            count, (text, closed) = await self._broker.count(_counter(session_id), *names)
+            count, (text, closed, time) = await self._broker.count(_counter(session_id), *names)
         else:
-            count, (text, closed) = 0, await self._broker.get(*names)
+            count, (text, closed, time) = 0, await self._broker.get(*names)
+        if time is None:
+            closed = closed or "it has expired"
         return OpenSession.model_validate_json(text) if text else None, closed or "", count
 
     async def reserve(self, session_id: str) -> int:
@@ -71,12 +74,23 @@ class SessionLog:
         return int(earlier)
 
     async def keep(self, session_id: str, turns: Sequence[Turn]) -> Turns:
-        """Store the turns of one answer; return those that count, which another process may have stored before."""
-        place = _place(session_id, turns[0].answer)
-        if await self._broker.put(place, _TURNS.dump_json(tuple(turns)).decode()):
+        """Store the turns of one answer; return those that count, which another process may have stored before.
+
+        Raises:
+            ConflictError: the session was closed; what counts of it was read.
+        """
+        place, closed = _place(session_id, turns[0].answer), key("session-closed", session_id)
+        text = _TURNS.dump_json(tuple(turns)).decode()
+        stored = await self._broker.put_before(place, text, closed)
+        if stored:
             return tuple(turns)
-        (text,) = await self._broker.get(place)
-        return tuple(turns) if text is None else _TURNS.validate_json(text)
+        if stored is None:
+            (reason,) = await self._broker.get(closed)
+            raise ConflictError(
+                f"session {session_id} is over: {reason}; this answer came later and counts for nothing, make a new one"
+            )
+        (known,) = await self._broker.get(place)
+        return tuple(turns) if known is None else _TURNS.validate_json(known)
 
     async def keep_image(self, session_id: str, image: ImageRef, data: bytes) -> None:
         """Store an image of a session, once."""

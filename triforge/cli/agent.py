@@ -182,7 +182,7 @@ class Agents:
         session_id, result = made.session.id, Result()
         with tempfile.TemporaryDirectory(prefix="triforge-agent-") as folder:
             try:
-                left_s = max(0.0, made.session.expires_at - time.time())
+                left_s = made.session.expires_at - made.session.created_at  # by one clock
                 variables = self._variables(made, Path(folder))
                 result = await process.play(variables, Path(folder), left_s)
                 if (await self._env.session(session_id)).reward is not None:

@@ -103,6 +103,11 @@ class Database:
         with self._write.begin() as session:
             yield session
 
+    def now(self, session: Session) -> float:
+        """Return the time in seconds since 1970 by the clock of the database, which all services share."""
+        clock = "(julianday('now') - 2440587.5) * 86400" if self.is_sqlite else "extract(epoch FROM clock_timestamp())"  # fmt: skip
+        return float(session.execute(text(f"SELECT {clock}")).scalar_one())
+
     def ping(self) -> None:
         """Raise UnavailableError when the database does not answer."""
         with self.read() as session:

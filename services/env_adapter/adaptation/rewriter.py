@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from triforge.errors import InputError
-from triforge.json_text import loads
+from triforge.json_text import written
 from triforge.prompt_escaping import quote
 from triforge.rollout.choices import one_of
 from triforge.rollout.protocols import Generate, RewriteMenu
@@ -76,10 +76,7 @@ class Choices:
                 return self.lines[whole], ""
         if self.json_schema is not None or line.startswith("{"):
             try:
-                value = loads(line)
-                json.dumps(value, ensure_ascii=False).encode()
-            except UnicodeEncodeError:
-                return None, "the JSON holds half a character"
+                value = written(line)
             except ValueError as error:
                 return None, str(error)[:_SHOWN]
             return self._chosen(value) if self.json_schema is None else self._open(value)

@@ -10,6 +10,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
+from services.env_adapter.sessions.expiry import expire
 from services.env_adapter.sessions.store import OVER, SessionStore, Settled
 from services.env_adapter.sessions.trajectories import trajectory_of
 from triforge.broker.sessions import SessionLog
@@ -47,6 +48,8 @@ class SessionGroups:
             if await over():
                 await self.close(group)
                 return None
+            for late in await asyncio.to_thread(self._store.late, group.group_id, attempt):
+                await expire(self._store, self._log, late)
             for settled in await asyncio.to_thread(
                 self._store.settled, group.group_id, attempt, played
             ):

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Header, Response
 
+from services.env_adapter.sessions.expiry import current
 from services.env_adapter.sessions.store import (
     SessionEnd,
     SessionRequest,
@@ -73,26 +74,25 @@ class Sessions:
         idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
     ) -> MadeSession:
         """Begin a session: return the address and key for its agent, and the task if it belongs to a run."""
-        state, opened, key, group = await asyncio.to_thread(
-            self._store.create, request, idempotency_key or None
-        )
-        await self._log.open(opened)
+        begun = await asyncio.to_thread(self._store.create, request, idempotency_key or None)
+        await self._log.open(begun.opened, begun.left_s)
+        state, group = begun.state, begun.group
         response.headers["Location"] = f"/v1/sessions/{state.id}"
         return MadeSession(
             session=state,
             base_url=f"{self._policy_url}/sessions/{state.id}/v1",
-            key=key,
+            key=begun.key,
             task=await asyncio.to_thread(self._task, state.task_id) if state.task_id else None,
             options=group.env_adapter.options if group else {},
         )
 
-    def show_session(self, session_id: str, key: Key) -> SessionState:
+    async def show_session(self, session_id: str, key: Key) -> SessionState:
         """Return the state of a session."""
-        return self._store.get(session_id, key)
+        return await current(self._store, self._log, session_id, key)
 
     async def trace_session(self, session_id: str, key: Key) -> SessionTrace:
         """Return all samples of a session: token ids, log-probabilities, weight versions, and the turn that each continues."""
-        state = await asyncio.to_thread(self._store.get, session_id, key)
+        state = await current(self._store, self._log, session_id, key)
         kept = await asyncio.to_thread(self._store.turns, session_id)
         if kept is None and state.status == "finished":
             raise NotFoundError(
@@ -107,7 +107,7 @@ class Sessions:
         """Reward a session. The same reward again changes nothing, another one is refused."""
         if reward.score is None and reward.success is None and not reward.steps:
             raise InputError("reward: given none, expected `score`, `success` or `steps`")
-        state = await asyncio.to_thread(self._store.get, session_id, key)
+        state = await current(self._store, self._log, session_id, key)
         require_reward_allowed(state, reward)
         if state.reward is not None and (state.status == "finished" or not reward.end):
             return state
@@ -118,7 +118,7 @@ class Sessions:
                 await self._log.close(session_id, "it has its reward")
                 turns = await self._log.all(session_id)
         # the same request may have been stored in the meantime
-        elif (await asyncio.to_thread(self._store.get, session_id, key)).reward is None:
+        elif (await current(self._store, self._log, session_id, key)).reward is None:
             raise ConflictError(
                 f"session {session_id}: its agent has sampled nothing, so there is nothing to reward"
             )
@@ -132,7 +132,7 @@ class Sessions:
     ) -> SessionState:
         """End the sampling of a session; its reward may still come, unless there was an error."""
         error = end.error if end else ""
-        await asyncio.to_thread(self._store.get, session_id, key)
+        await current(self._store, self._log, session_id, key)
         await self._log.close(session_id, error or "it was ended")
         turns = await self._log.all(session_id)
         return await asyncio.to_thread(self._store.end, session_id, error, turns)

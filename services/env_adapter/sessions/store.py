@@ -7,7 +7,7 @@ taken, returned or filled.
 from __future__ import annotations
 
 import hmac
-import time
+import math
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -69,6 +69,17 @@ class Settled:
     turns: tuple[Turn, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A session that was made: as the policy service knows it, its key, its group, and the seconds until it expires."""
+
+    state: SessionState
+    opened: OpenSession
+    key: str
+    group: GroupTask | None
+    left_s: float
+
+
 class SessionStore:
     """Reads and changes sessions."""
 
@@ -77,14 +88,13 @@ class SessionStore:
 
     # ---- agents ----
 
-    def create(
-        self, request: SessionRequest, idempotency_key: str | None = None
-    ) -> tuple[SessionState, OpenSession, str, GroupTask | None]:
+    def create(self, request: SessionRequest, idempotency_key: str | None = None) -> Begun:
         """Make a session and its key. The same idempotency key gives the same session again, with a fresh key.
 
         Raises:
             NotFoundError: there is no such run.
-            ConflictError: the run has ended, or is not played by sessions.
+            ConflictError: the run has ended, or is not played by sessions; or the idempotency key was used with another
+                request.
             BusyError: no place is free now.
         """
         try:
@@ -92,11 +102,10 @@ class SessionStore:
         except IntegrityError:  # the same request at the same time
             return self._create(request, idempotency_key)
 
-    def _create(
-        self, request: SessionRequest, idempotency_key: str | None
-    ) -> tuple[SessionState, OpenSession, str, GroupTask | None]:
-        tenant, now = caller().tenant, time.time()
+    def _create(self, request: SessionRequest, idempotency_key: str | None) -> Begun:
+        tenant = caller().tenant
         with self._database.write() as session:
+            now = self._database.now(session)
             query = select(SessionRow).where(
                 SessionRow.tenant == tenant, SessionRow.idempotency_key == idempotency_key
             )
@@ -118,6 +127,10 @@ class SessionStore:
                 if request.run:
                     _take_place(session, row, request)
                 session.add(row)
+            elif not _is_of(row, request):
+                raise ConflictError(
+                    f"Idempotency-Key: it was used with another request, which made session {row.id}; send a new key"
+                )
             elif row.status != "open":
                 raise ConflictError(
                     f"Idempotency-Key: its session {row.id} is over; send a new key"
@@ -125,17 +138,24 @@ class SessionStore:
             key, row.digest = new_key("tfs", row.id)
             owner = session.get(SessionGroupRow, row.group_id) if row.group_id else None
             group = _task_of(owner) if owner else None
-            return _state_of(row), _opened(row, group), key, group
+            return Begun(_state_of(row), _opened(row, group), key, group, row.expires_at - now)
 
-    def get(self, session_id: str, key: str = "") -> SessionState:
-        """Return a session to its own key, or to a caller that sees its tenant; end it if it has expired."""
+    def get(self, session_id: str, key: str = "") -> tuple[SessionState, bool]:
+        """Return a session to its own key, or to a caller that sees its tenant, and whether it is to `expire`."""
         with self._database.read() as session:
             state = _state_of(_visible(session, session_id, key))
-        if state.status not in _ALIVE or state.expires_at > time.time():
-            return state
+            late = state.expires_at <= self._database.now(session)
+        return state, late and state.status in _ALIVE
+
+    def expire(self, session_id: str, turns: tuple[Turn, ...]) -> SessionState:
+        """End a session whose time is over: with its reward, or as failed."""
         with self._database.write() as session:
             row = _locked(session, session_id)
-            _expire(session, row)
+            if row.status in _ALIVE and row.reward is not None:
+                row.status = "finished"
+                _keep(row, turns)
+            elif row.status in _ALIVE:
+                _fail(session, row, EXPIRED)
             return _state_of(row)
 
     def turns(self, session_id: str) -> tuple[Turn, ...] | None:
@@ -173,8 +193,8 @@ class SessionStore:
 
     def prune(self, kept_s: float) -> None:
         """Delete the turns of sessions that expired so many seconds ago; states and rewards stay."""
-        over = SessionRow.expires_at < time.time() - kept_s
         with self._database.write() as session:
+            over = SessionRow.expires_at < self._database.now(session) - kept_s
             session.execute(
                 update(SessionRow).where(over, SessionRow.turns.is_not(None)).values(turns=None)
             )
@@ -184,6 +204,7 @@ class SessionStore:
     def open_group(self, group: GroupTask) -> int:
         """Open the places of a group, again if it was closed; return the number of the attempt."""
         with self._database.write() as session:
+            now = self._database.now(session)
             row = session.get(SessionGroupRow, group.group_id, with_for_update=True)
             if row is None:
                 row = SessionGroupRow(
@@ -193,21 +214,20 @@ class SessionStore:
             if not row.open:
                 row.attempt, row.open, row.key = row.attempt + 1, True, ""
                 row.free, row.free_count = [*range(group.rollouts)], group.rollouts
-                row.document, row.created_at = group.model_dump(mode="json"), time.time()
+                row.document, row.created_at = group.model_dump(mode="json"), now
             return row.attempt
+
+    def late(self, group_id: str, attempt: int) -> list[str]:
+        """Return the sessions of a group that are to `expire`."""
+        mine = (SessionRow.group_id == group_id, SessionRow.attempt == attempt)
+        alive = select(SessionRow.id).where(*mine, SessionRow.status.in_(_ALIVE))
+        with self._database.read() as session:
+            due = alive.where(SessionRow.expires_at <= self._database.now(session))
+            return list(session.scalars(due))
 
     def settled(self, group_id: str, attempt: int, known: Iterable[int]) -> list[Settled]:
         """Return the settled places that are not `known`."""
         mine = (SessionRow.group_id == group_id, SessionRow.attempt == attempt)
-        due = select(SessionRow).where(
-            *mine, SessionRow.status.in_(_ALIVE), SessionRow.expires_at <= time.time()
-        )
-        with self._database.read() as session:
-            late = [row.id for row in session.scalars(due)]
-        if late:
-            with self._database.write() as session:
-                for session_id in late:
-                    _expire(session, _locked(session, session_id))
         with self._database.read() as session:
             group = session.get_one(SessionGroupRow, group_id)
             rows = session.scalars(
@@ -271,6 +291,14 @@ def _take_place(session: Session, row: SessionRow, request: SessionRequest) -> N
     row.expires_at = row.created_at + _task_of(group).env_adapter.episode_deadline_s
 
 
+def _is_of(row: SessionRow, request: SessionRequest) -> bool:
+    """Return whether a request asks for what a session is."""
+    asked = request.run, request.group, request.tags
+    if asked != (row.run_id or "", row.key, row.tags) or request.task not in ("", row.task_id):
+        return False
+    return bool(request.run) or math.isclose(row.created_at + request.lifetime_s, row.expires_at, rel_tol=1e-12)  # fmt: skip
+
+
 def _free_group(session: Session, request: SessionRequest) -> SessionGroupRow | None:
     """Lock and return the oldest group with a free place.
 
@@ -309,13 +337,6 @@ def _locked(session: Session, session_id: str) -> SessionRow:
     if group is not None:
         session.get(SessionGroupRow, group, with_for_update=True)
     return session.get_one(SessionRow, session_id, with_for_update=True, populate_existing=True)
-
-
-def _expire(session: Session, row: SessionRow) -> None:
-    if row.reward is not None:
-        row.status = "finished"
-    elif row.status in _ALIVE:
-        _fail(session, row, EXPIRED)
 
 
 def _fail(session: Session, row: SessionRow, reason: str) -> None:

@@ -68,7 +68,8 @@ def trajectory_of(
         ),
         segments=segments,
         outcome=_outcome(state, success_at, rewards.values()),
-        seconds=max((turn.at for turn in shown), default=state.created_at) - state.created_at,
+        # the clock of the policy service may be behind
+        seconds=max(0.0, *(turn.at - state.created_at for turn in shown)) if shown else 0.0,
     )
 
 

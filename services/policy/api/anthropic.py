@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from services.policy.api.calls.reply import ParsedReply
 from services.policy.api.chat import (
     ChatRequest,
     call_part,
@@ -17,7 +18,6 @@ from services.policy.api.chat import (
 )
 from services.policy.api.openai import Share, Strict, Tokens
 from services.policy.api.streams import Dialect, typed_event
-from services.policy.api.tools import ParsedReply
 from services.policy.engines.protocol import Partial
 from services.policy.gateway import Answer
 from triforge.errors import TriforgeError
@@ -160,7 +160,7 @@ class MessagesDialect(Dialect[ChatRequest]):
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         output = answers[0].reply.outputs[0]
-        reply = self._parse(output.text, 0)
+        reply = self._parse(output, 0)
         texts = [{"type": "text", "text": reply.text}] if reply.text or not reply.calls else []
         stop = _STOPS[reply.finish(output.finish)]
         return self._message([*texts, *_uses(reply)], stop, _usage(*self.counts(answers)))

@@ -1,6 +1,7 @@
 """Chat in OpenAI's dialect, to which the other dialects of chat are translated.
 
-Images are `image_url` parts with a `data:` URI, and go no further than the engine. For tools see `services.policy.api.tools`.
+Images are `image_url` parts with a `data:` URI, and go no further than the engine. For tools see `services.policy.api.tools`
+and `services.policy.api.calls`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from services.policy.api.calls.parser import CallParser
+from services.policy.api.calls.reply import ParsedReply
 from services.policy.api.openai import OpenAIDialect, OpenAIRequest, Strict, Tokens
-from services.policy.api.tools import CallParser, ParsedReply, PastCall, Tool, call_schema
+from services.policy.api.tools import PastCall, Tool, call_schema
 from services.policy.engines.protocol import Extras, Partial, Tops
 from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
@@ -120,10 +123,10 @@ class ChatRequest(OpenAIRequest):
         """The tools that the model is shown."""
         return [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools]
 
-    @property
-    def parser(self) -> CallParser:
-        names = [tool["function"]["name"] for tool in self.offered_tools]
-        return CallParser(names, forced=bool(self._forced()))
+    def parser(self, renderer: Renderer) -> CallParser:
+        offered = self.tools if self.offered_tools else ()
+        tools = {tool.function.name: tool.parameters for tool in offered}
+        return CallParser.of(renderer, tools, forced=bool(self._forced()))
 
     def _forced(self) -> Sequence[Tool]:
         """Return the tools of which the model must call one; none lets it choose."""
@@ -240,7 +243,7 @@ class ChatDialect(OpenAIDialect[ChatRequest]):
     object, chunk, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
     def _choice(self, number: int, output: GenerateOutput, tops: Tops) -> dict[str, Any]:
-        reply = self._parse(output.text, number)
+        reply = self._parse(output, number)
         message: dict[str, Any] = {"role": "assistant", "content": reply.text}
         if reply.calls:
             message["content"] = reply.text or None

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from services.policy.api.calls.reply import ParsedReply
 from services.policy.api.openai import OpenAIDialect, OpenAIRequest
-from services.policy.api.tools import ParsedReply
 from services.policy.engines.protocol import Extras, Partial, Tops
 from triforge.errors import InputError
 from triforge.rendering import Renderer

@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from services.policy.api.calls.parser import CallParser
 from services.policy.api.streams import Dialect, event
-from services.policy.api.tools import CallParser
 from services.policy.engines.protocol import Extras, Partial, Tops
 from services.policy.gateway import Answer
 from triforge.errors import NotFoundError
@@ -89,9 +89,8 @@ class OpenAIRequest(Strict):
     stream_options: _StreamOptions = _StreamOptions()
     affinity: str = ""
 
-    @property
-    def parser(self) -> CallParser:
-        """The reader of the model's text."""
+    def parser(self, renderer: Renderer) -> CallParser:
+        """Return the reader of the model's answers."""
         return CallParser()
 
     @property

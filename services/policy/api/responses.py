@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from services.policy.api.calls.reply import Call, ParsedReply
 from services.policy.api.chat import (
     ChatRequest,
     call_part,
@@ -20,7 +21,6 @@ from services.policy.api.chat import (
 )
 from services.policy.api.openai import Share, Strict, Tokens
 from services.policy.api.streams import Dialect, typed_event
-from services.policy.api.tools import Call, ParsedReply
 from services.policy.engines.protocol import Partial
 from services.policy.gateway import Answer
 
@@ -165,7 +165,7 @@ class ResponsesDialect(Dialect[ChatRequest]):
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         output = answers[0].reply.outputs[0]
-        reply = self._parse(output.text, 0)
+        reply = self._parse(output, 0)
         texts = [self._message(reply.text)] if reply.text or not reply.calls else []
         items = [*texts, *map(_call_item, reply.calls)]
         return self._response(items, output.finish, _usage(*self.counts(answers)))

@@ -30,6 +30,7 @@ from triforge.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from triforge.rendering import Renderer
 from triforge.rollout.lineages import Forest, digests
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
@@ -105,8 +106,6 @@ class Sessions:
             raise UnauthorizedError(
                 f"this is not the key of session {session_id}: send the one that POST /v1/sessions has answered with"
             )
-        if not closed and session.expires_at <= time.time():
-            closed = "it has expired"
         if closed:
             raise ConflictError(f"session {session_id} is over: {closed}; make a new one")
         if asks and (active := self._gateway.weights.version) < session.oldest:
@@ -246,6 +245,7 @@ class Sessions:
                 data = call.pictures[placed.image.id]
                 await self._log.keep_image(call.session.id, placed.image, data)
         system, observation = _observed(call.messages[call.held :])
+        renderer = self._gateway.weights.renderer
         new_ids = call.request.prefix_ids[len(call.request.prefix_ids) - call.new :]
         turns = [
             Turn(
@@ -256,7 +256,7 @@ class Sessions:
                 images=call.images,
                 output=output,
                 conversation=_conversations(
-                    call.body, [*call.messages, _sent_back(call.body, output)]
+                    call.body, [*call.messages, _sent_back(call.body, output, renderer)]
                 )[-1],
                 system=system,
                 observation=observation,
@@ -281,9 +281,9 @@ def _conversations(body: ChatRequest, messages: Sequence[dict[str, Any]]) -> lis
     return digests("\n".join(tools), messages)
 
 
-def _sent_back(body: ChatRequest, output: GenerateOutput) -> dict[str, Any]:
+def _sent_back(body: ChatRequest, output: GenerateOutput, renderer: Renderer) -> dict[str, Any]:
     """Return the message as which clients send an answer back."""
-    reply = body.parser.parse(output.text)
+    reply = body.parser(renderer).parse(output.text, output.ids)
     calls = [PastCall.model_validate(call.openai()).for_template() for call in reply.calls]
     return {"role": "assistant", "content": reply.text, "tool_calls": calls}
 

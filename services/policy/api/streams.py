@@ -13,11 +13,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, S
 from contextlib import aclosing
 from typing import Any, Generic, Protocol, TypeVar
 
-from services.policy.api.tools import CallParser, ParsedReply
+from services.policy.api.calls.parser import CallParser
+from services.policy.api.calls.reply import ParsedReply
 from services.policy.engines.protocol import Partial
 from services.policy.gateway import Answer
 from triforge.errors import PolicyError, TriforgeError
 from triforge.rendering import Renderer
+from triforge.types import GenerateOutput
 from triforge.web.problems import openai_error
 
 _log = logging.getLogger(__name__)
@@ -27,9 +29,8 @@ Pieces = AsyncGenerator[tuple[int, Partial], None]
 class Request(Protocol):
     """The part of a request that every dialect reads."""
 
-    @property
-    def parser(self) -> CallParser:
-        """The reader of the model's text."""
+    def parser(self, renderer: Renderer) -> CallParser:
+        """Return the reader of the model's answers."""
 
     @property
     def wants_logprobs(self) -> bool:
@@ -50,7 +51,7 @@ class Dialect(ABC, Generic[_R]):
     ) -> None:
         self.body, self.model, self.name = body, model, name
         self._renderer, self._version = renderer, version
-        self._parser = body.parser
+        self._parser = body.parser(renderer)
         self._sent: dict[int, tuple[str, int]] = {}  # text and number of tokens, by sample
         self._ended: list[Partial] = []
 
@@ -58,8 +59,10 @@ class Dialect(ABC, Generic[_R]):
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Return the answers to all prompts of a request as one object."""
 
-    def _parse(self, text: str, number: int) -> ParsedReply:
-        return self._parser.parse(text).named(self.name and f"{self.name}-{number}")
+    def _parse(self, answer: GenerateOutput | Partial, number: int) -> ParsedReply:
+        return self._parser.parse(answer.text, answer.ids).named(
+            self.name and f"{self.name}-{number}"
+        )
 
     # ---- the stream ----
 
@@ -74,9 +77,9 @@ class Dialect(ABC, Generic[_R]):
             yield from self._begin(number, piece)
         text, tokens = self._sent[number]
         if piece.finish is None:
-            reply = ParsedReply(self._parser.visible(piece.text))
+            reply = ParsedReply(self._parser.visible(piece.text, piece.ids))
         else:
-            reply = self._parse(piece.text, number)
+            reply = self._parse(piece, number)
         if not reply.text.startswith(text):
             raise PolicyError(
                 f"the answer no longer begins with the {len(text)} characters that were streamed; ask again"

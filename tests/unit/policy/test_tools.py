@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.policy.api.tools import CallParser, Tool, call_schema
+from services.policy.api.calls.parser import CallParser
+from services.policy.api.tools import Tool, call_schema
 from tests.fake_engine import FakeEngine
 from tests.unit.policy.conftest import MakeService, Service, start
 from triforge.errors import InputError
@@ -135,8 +136,8 @@ async def test_a_streamed_call_comes_whole_and_nothing_of_it_as_text(folder: Pat
     ],
 )
 def test_what_is_no_call_of_a_given_tool_stays_text(text: str) -> None:
-    assert CallParser(["look"]).parse(text) == CallParser().parse(text)
-    assert CallParser(["look"]).parse(text).text == text
+    assert CallParser({"look": {}}).parse(text) == CallParser().parse(text)
+    assert CallParser({"look": {}}).parse(text).text == text
 
 
 async def test_tools_that_may_not_be_called_are_not_shown(folder: Path) -> None:
@@ -215,7 +216,7 @@ PIECES = st.sampled_from(["a", " ", "\n", "<", "tool_call>", "</tool_call>", CAL
 
 @given(st.lists(PIECES, max_size=8).map("".join))
 def test_text_that_was_sent_is_never_taken_back(text: str) -> None:
-    parser = CallParser(["look"])
+    parser = CallParser({"look": {}})
     whole = parser.parse(text).text
     shown = [parser.visible(text[:end]) for end in range(len(text) + 1)]
     assert all(later.startswith(earlier) for earlier, later in zip(shown, [*shown[1:], whole]))  # noqa: B905
