@@ -19,6 +19,9 @@ check: lint arch type ## all of lint, arch and type (changes nothing)
 test: setup ## the whole test suite; the last line is pytest's
 	@scripts/test.sh
 
+properties: setup ## the property tests of streams and turn borders with many more examples, ten minutes
+	@PROPERTY_EXAMPLES=300 scripts/test.sh tests/unit/test_turn_borders.py
+
 test-tools: setup ## the tests of chaos, bench, compose-test and the Kubernetes files
 	@scripts/test.sh tests/tools
 

@@ -42,7 +42,35 @@ def tokenizer_of(text: str) -> Tokenizer:
 def encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
     """Return the ids of a text."""
     with _no_panic(InputError, "the tokenizer fails on the text"):
-        return list(tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        # `encode` would stop all other threads of the process for as long as it takes
+        (encoded,) = tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+    return list(encoded.ids)
+
+
+def encode_behind(tokenizer: Tokenizer, text: str, before: str) -> list[int]:
+    """Return the ids of a text as it stands behind another; those of it alone, where the two share a token."""
+    if before:
+        known, both = encode(tokenizer, before), encode(tokenizer, before + text)
+        if both[: len(known)] == known:
+            return both[len(known) :]
+    return encode(tokenizer, text)
+
+
+def adds_space(tokenizer_json: str) -> bool:
+    """Return whether a tokenizer (SentencePiece) puts a space before a text that stands alone."""
+    document = from_json(tokenizer_json)
+    parts = [document.get("normalizer"), document.get("pre_tokenizer")]
+    while parts:
+        part = parts.pop() or {}
+        kind = part.get("type")
+        if kind == "Prepend" or (
+            kind == "Metaspace" and part.get("prepend_scheme", "always") != "never"
+        ):
+            return True
+        if kind == "ByteLevel" and part.get("add_prefix_space"):
+            return True
+        parts += [*part.get("normalizers", ()), *part.get("pretokenizers", ())]
+    return False
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -113,20 +141,31 @@ def _content(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def template_of(folder: Path) -> str:
-    """Return the chat template: chat_template.jinja, else `chat_template` of tokenizer_config.json."""
+def templates_of(folder: Path) -> dict[str, str]:
+    """Return the chat templates of a folder by name: `default`, and perhaps `tool_use` for conversations with tools.
+
+    As in transformers, files (chat_template.jinja, additional_chat_templates/NAME.jinja) come before `chat_template` of
+    tokenizer_config.json.
+    """
+    configured = read_json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(configured, list):
+        named = {str(item.get("name")): item.get("template") for item in configured if isinstance(item, dict)}  # fmt: skip
+    else:
+        named = {"default": configured}
+    files = {
+        path.stem: read_text(path)
+        for path in sorted(folder.glob("additional_chat_templates/*.jinja"))
+    }
     if (folder / "chat_template.jinja").exists():
-        return read_text(folder / "chat_template.jinja")
-    template = read_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(template, list):
-        named = {str(item.get("name")): item.get("template") for item in template}
-        template = named.get("default")
-    if not isinstance(template, str):
+        files["default"] = read_text(folder / "chat_template.jinja")
+    templates = files or {name: text for name, text in named.items() if isinstance(text, str)}
+    if "default" not in templates:
+        given = f"those named {', '.join(sorted(templates))}" if templates else "none"
         raise WeightsError(
-            f"model folder {folder}: no chat template; expected chat_template.jinja, or chat_template in "
-            "tokenizer_config.json"
+            f"model folder {folder}: no default chat template, given {given}; expected chat_template.jinja, or chat_template "
+            "in tokenizer_config.json"
         )
-    return template
+    return templates
 
 
 def vocab_size_of(folder: Path) -> int:

@@ -2,7 +2,8 @@
 
 Three promises:
 
-* a conversation is never tokenised twice: `extend` returns the prefix ids followed by new ones;
+* a conversation is never tokenised twice: `extend` returns the prefix ids followed by new ones (an end token that the
+  template does not write in a history gives way to the template's);
 * text is only text: a control token's string inside a message's content does not become that control token;
 * ordinary conversations get the same ids as by transformers' `apply_chat_template`.
 
@@ -13,51 +14,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from triforge.chat_template import (
+    adds_space,
     decode,
     encode,
+    encode_behind,
     eos_ids_of,
     read_text,
     special_tokens_of,
-    template_of,
+    templates_of,
     tokenizer_of,
     vocab_size_of,
     with_strings,
 )
-from triforge.errors import InputError, WeightsError
+from triforge.errors import InputError
 from triforge.template_sandbox import compile_template, fill
+from triforge.turn_borders import ANSWER, NEXT, Border, Borders
 from triforge.types import ChatMessage, ImageRef, PlacedImage, TextPart
 from triforge.vision.image_spec import ImageSpec
 
 # Private-use characters replace pieces of content while the template runs. Templates neither test nor trim them.
-_OPEN, _CLOSE, _SENTINEL = "\ue000", "\ue001", "\ue002"
+_OPEN, _CLOSE = "\ue000", "\ue001"
 _PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
-_OWN = f"[{_OPEN}{_CLOSE}{_SENTINEL}]"
-# A role marker that is an ordinary word of a small vocabulary, not registered as a special token.
-_MARKER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
+_OWN = f"[{_OPEN}{_CLOSE}{ANSWER}{NEXT}]"
+# A role marker that is an ordinary word of a small vocabulary, not registered as a special token; no byte of SentencePiece.
+_MARKER = re.compile(r"<(?!0x[0-9A-F]{2}>)[^<>\s]+>|\[[^\[\]\s]+\]")
 
+_BEFORE = "."  # stands for the text of an answer
 _LONGEST = 1 << 22  # characters: a million tokens of text, which take a tokenizer seconds
-
-_PAST = (ChatMessage(role="user", content="."), ChatMessage(role="assistant", content="."))
-
-
-@dataclass(frozen=True, slots=True)
-class _Scaffold:
-    """The template's text around an assistant's content, read once from a probe."""
-
-    closing: tuple[int, ...]  # ids from the end of the content to the end of its turn
-    markers: tuple[str, ...]  # strings of control tokens the template uses
 
 
 class Renderer:
     """The owner of the tokenizer. Immutable and safe to share between coroutines.
 
     `eos_ids` end a response: the model's own and the template's end-of-turn token. Ids from `vocab_size` on may crash an engine.
-    `image_spec` describes the image tokens of a vision model; None for a text model.
+    `image_spec` describes the image tokens of a vision model; None for a text model. `refuses_system` is the reason why
+    conversations cannot have a system message, or empty.
     """
 
     eos_ids: tuple[int, ...]
@@ -69,17 +64,22 @@ class Renderer:
         tokenizer_json: str,
         template: str,
         *,
+        tool_template: str = "",
         variables: dict[str, str] | None = None,
         eos_ids: Sequence[int] = (),
         model_vocab_size: int = 0,
         image_spec: ImageSpec | None = None,
     ) -> None:
-        """See `from_folder`. `variables` are special tokens by name (`bos_token`, ...), given to the template."""
+        """See `from_folder`. `variables` are special tokens by name (`bos_token`, ...), given to the template.
+
+        Conversations with tools are written by `tool_template`, where there is one.
+        """
         self.image_spec = image_spec
         self._live = tokenizer_of(tokenizer_json)
         self._plain = tokenizer_of(tokenizer_json)
         self._plain.encode_special_tokens = True  # the strings of special tokens are plain text
         self._template = compile_template(template)
+        self._tool_template = compile_template(tool_template) if tool_template else self._template
         self._variables = dict(variables or {})
         named = self._live.get_vocab_size(with_added_tokens=True)
         self.vocab_size = max(named, model_vocab_size)
@@ -89,24 +89,20 @@ class Renderer:
             index = self._live.token_to_id(content)
             if index is not None:
                 special[index] = content
-        self._hostile: re.Pattern[str] = re.compile(_OWN)
-        try:
-            scaffold = self._probe({token.content for token in added.values()})
-        except InputError as error:
-            raise WeightsError(f"chat template: {error.detail}") from error
-        self._closing = scaffold.closing
-        control = set(special.values()) | set(scaffold.markers)
+        self._borders = Borders(self._fill)
+        markers = self._markers() - {token.content for token in added.values()}
         self._unknown = self._live.token_to_id(self._variables.get("unk_token", ""))
         self._control_ids = set(special) | {
-            index for m in scaffold.markers if (index := self._live.token_to_id(m)) is not None
+            index for m in markers if (index := self._live.token_to_id(m)) is not None
         }
-        self._hostile = re.compile(
-            "|".join([_OWN, *(re.escape(s) for s in sorted(control, key=len, reverse=True) if s)])
-        )
-        ends = list(dict.fromkeys(eos_ids))
-        if self._closing and self._closing[0] in self._control_ids:
-            ends += [self._closing[0]] if self._closing[0] not in ends else []
-        self.eos_ids = tuple(ends)
+        control = sorted({*special.values(), *markers}, key=lambda text: (-len(text), text))
+        self._hostile = re.compile("|".join([_OWN, *(re.escape(s) for s in control if s)]))
+        self._adds_space = adds_space(tokenizer_json)
+        closing = self._borders.last(self._behind([]), self._control_ids)
+        ends = [*eos_ids, *([] if closing.end is None else [closing.ids[closing.end]])]
+        self.eos_ids = tuple(dict.fromkeys(ends))
+        self.refuses_system = self._borders.refusal(system=True)
+        self._refuses_tools = self._borders.refusal(tools=True)
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Renderer:
@@ -114,13 +110,14 @@ class Renderer:
         folder = Path(path)
         variables = special_tokens_of(folder)
         text = read_text(folder / "tokenizer.json")
-        ends = eos_ids_of(folder)
+        ends, templates = eos_ids_of(folder), templates_of(folder)
         eos = tokenizer_of(text).token_to_id(variables.get("eos_token", ""))
         if eos is not None:
             ends.append(eos)
         return cls(
             text,
-            template_of(folder),
+            templates["default"],
+            tool_template=templates.get("tool_use", ""),
             variables=variables,
             eos_ids=ends,
             model_vocab_size=vocab_size_of(folder),
@@ -133,13 +130,18 @@ class Renderer:
         """Return the ids of a whole conversation."""
         if not messages:
             raise InputError("messages: expected at least one, given none")
+        self._check(messages[0].role, ())
         literal: list[str] = []
-        return self._encode(self._show(messages, add_generation_prompt, literal), literal)
+        text = self._fill(
+            messages=self._shown(messages, literal), add_generation_prompt=add_generation_prompt
+        )
+        return self._encode(text, literal)
 
     def render_with_tools(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> list[int]:
         """Return the ids of a whole conversation in the template's own terms: with tools, their calls and their results."""
+        self._check(messages[0]["role"], tools)
         literal: list[str] = []
         fields = with_strings(
             {"messages": messages, "tools": tools or None}, lambda s: self._guard(s, literal)
@@ -157,18 +159,20 @@ class Renderer:
         prefix_ids: Sequence[int],
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
+        answer: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Extend a conversation like `extend`, in the template's own terms; the prefix begins with the tools."""
+        """Extend a conversation like `extend`, in the template's own terms; the prefix begins with the tools.
+
+        `answer` is the assistant's message with which the prefix ends; some templates write results of tools by its calls.
+        """
         literal: list[str] = []
         fields = with_strings(
-            {"messages": messages, "tools": tools or None}, lambda s: self._guard(s, literal)
-        )
-        past = [{"role": "user", "content": "."}, {"role": "assistant", "content": _SENTINEL}]
-        shown = self._fill(
-            messages=[*past, *fields["messages"]], tools=fields["tools"], add_generation_prompt=True
-        )
-        bridge = self._encode(_behind(shown, str(messages[0]["role"])), literal)
-        return [*prefix_ids, *bridge[self._overlap(prefix_ids, bridge) :]]
+            {"messages": messages, "tools": tools or None, "answer": answer}, lambda s: self._guard(s, literal)
+        )  # fmt: skip
+        border = self._borders.between(
+            fields["messages"], self._behind(literal), self.eos_ids, tools=fields["tools"], answer=fields["answer"]
+        )  # fmt: skip
+        return border.behind(prefix_ids, self.eos_ids)
 
     def extend(
         self,
@@ -177,19 +181,19 @@ class Renderer:
         *,
         generation_prompt: bool = True,
     ) -> list[int]:
-        """Return the prefix ids, unchanged, followed by those of the new messages; without prefix ids a new conversation.
+        """Return the prefix ids followed by those of the new messages; without prefix ids a new conversation.
 
         The prefix ends with an assistant's response, complete or truncated. The template's text between such a response and
-        the next message is added, without the part that was already sampled.
+        the next message is added, without the end token that was sampled already. The last id of the prefix changes only if
+        it is an end token that the template does not write before these messages: the prompt is as the template writes it.
         """
         if not prefix_ids:
             return self.render(new_messages, add_generation_prompt=generation_prompt)
         if not new_messages:
             return list(prefix_ids)
         literal: list[str] = []
-        text = self._after_response(new_messages, generation_prompt, literal)
-        bridge = self._encode(text, literal)
-        return [*prefix_ids, *bridge[self._overlap(prefix_ids, bridge) :]]
+        border = self._border(new_messages, literal, generation_prompt)
+        return border.behind(prefix_ids, self.eos_ids)
 
     def extend_seeing(
         self,
@@ -224,6 +228,8 @@ class Renderer:
         image_spec.positions(len(prefix_ids), prefix_images)
         prefix = self._without_strays(prefix_ids, prefix_images, image_spec)
         extended = extend(prefix)
+        if extended[: len(prefix)] != prefix:  # its end token gave way to the template's
+            prefix = prefix[:-1]
         new, placed = image_spec.expanded(extended[len(prefix) :], images, offset=len(prefix))
         return [*prefix, *new], (*prefix_images, *placed)
 
@@ -240,13 +246,15 @@ class Renderer:
                 cleaned[place] = inert
         return cleaned
 
-    def encode_supervised(self, messages: Sequence[ChatMessage]) -> tuple[list[int], list[bool]]:
-        """Return the ids of a demonstration as of a rollout, and for each whether it is trained on.
+    def encode_supervised(
+        self, messages: Sequence[ChatMessage]
+    ) -> list[tuple[list[int], list[bool]]]:
+        """Return a demonstration as ids of a rollout, and for each whether it is trained on.
 
-        Assistants' contents and their end-of-turn tokens are trained on; the ids end with the last of these.
+        Answers and the tokens that end them are trained on; the ids end with the last of these. They are in one sequence, but
+        where the template writes an earlier answer with another end, or with none, a new sequence begins, as in a rollout.
         """
-        ids: list[int] = []
-        mask: list[bool] = []
+        sequences: list[tuple[list[int], list[bool]]] = []
         pending: list[ChatMessage] = []
         for number, message in enumerate(messages):
             if message.role != "assistant":
@@ -256,15 +264,28 @@ class Renderer:
                 raise InputError(
                     f"messages.{number}: an assistant message needs a system or user message before it"
                 )
-            ids = self.extend(ids, pending)
-            mask += [False] * (len(ids) - len(mask))
+            before, mask = sequences[-1] if sequences else ([], [])
+            ids = self.extend(before, pending)
+            if not sequences or ids[: len(before)] != before:
+                sequences.append(([], mask := []))
+            response = self._response(message, last=number == len(messages) - 1)
+            mask += [False] * (len(ids) - len(mask)) + [True] * len(response)
+            sequences[-1] = [*ids, *response], mask
             pending = []
-            response = self.encode_text(_text_of(message)) + self._end_of_turn()
-            ids += response
-            mask += [True] * len(response)
-        if pending or not ids:
+        if pending or not sequences:
             raise InputError("messages: the last message of a demonstration must be an assistant's")
-        return ids, mask
+        return sequences
+
+    def _check(self, first: str, tools: Sequence[Any]) -> None:
+        """Refuse a conversation to which no turn could be added token by token."""
+        if first == "system" and self.refuses_system:
+            raise InputError(
+                f"messages: given a system message: {self.refuses_system}; put its text into the first user message"
+            )
+        if tools and self._refuses_tools:
+            raise InputError(
+                f"tools: given {len(tools)}: {self._refuses_tools}; leave them out, or serve another model"
+            )
 
     def encode_text(self, text: str) -> list[int]:
         """Return the ids of plain text; strings of control tokens stay text."""
@@ -275,44 +296,41 @@ class Renderer:
         """Return the text of ids."""
         return decode(self._live, ids, skip_special_tokens=skip_special_tokens)
 
-    def _end_of_turn(self) -> list[int]:
-        return [self._closing[0]] if self._closing and self._closing[0] in self.eos_ids else []
-
-    def _overlap(self, prefix_ids: Sequence[int], bridge: Sequence[int]) -> int:
-        """Return the number of leading ids of the bridge with which the prefix already ends."""
-        for size in range(min(len(self._closing), len(prefix_ids)), 0, -1):
-            closing = list(self._closing[:size])
-            if list(prefix_ids[-size:]) == closing and list(bridge[:size]) == closing:
-                return size
-        return 0
-
-    def _after_response(
-        self, new_messages: Sequence[ChatMessage], generation_prompt: bool, literal: list[str]
-    ) -> str:
-        """Return the template's text after an assistant's content: its closing, the new messages, the next opening."""
-        shown = self._show([*_PAST, *new_messages], generation_prompt, literal, response=1)
-        return _behind(shown, new_messages[0].role)
-
-    def _show(
+    def _border(
         self,
-        messages: Sequence[ChatMessage],
-        generation_prompt: bool,
+        new_messages: Sequence[ChatMessage],
         literal: list[str],
-        *,
-        response: int | None = None,
-    ) -> str:
-        """Return the template's text. Control strings in contents become placeholders that index `literal`."""
-        shown = [
-            {
-                "role": message.role,
-                "content": _SENTINEL if i == response else self._content(message, literal),
-            }
-            for i, message in enumerate(messages)
-        ]
-        return self._fill(messages=shown, add_generation_prompt=generation_prompt)
+        generation_prompt: bool = True,
+    ) -> Border:
+        shown = self._shown(new_messages, literal)
+        return self._borders.between(
+            shown, self._behind(literal), self.eos_ids, generation_prompt=generation_prompt
+        )
+
+    def _response(self, message: ChatMessage, *, last: bool) -> list[int]:
+        """Return the ids with which a model would write an answer, with the token that ends it."""
+        literal: list[str] = []
+        lead = self._borders.lead(last=last)
+        text = lead + self._guard(_text_of(message), literal)
+        ids = self._encode(text, literal, behind=self._borders.opened)
+        user = [ChatMessage(role="user", content=".")]
+        for border in (self._borders.last(self._behind([]), self.eos_ids), self._border(user, [])):
+            if border.end is not None:
+                return [*ids, *border.ids[: border.end + 1]]
+        if not self.eos_ids:
+            raise InputError(
+                "the model folder names no token that ends an answer; expected eos_token_id in generation_config.json"
+            )
+        return [*ids, self.eos_ids[0]]
+
+    def _shown(self, messages: Sequence[ChatMessage], literal: list[str]) -> list[dict[str, Any]]:
+        """Return messages as templates take them. Control strings in contents become placeholders that index `literal`."""
+        return [{"role": m.role, "content": self._content(m, literal)} for m in messages]
 
     def _fill(self, **fields: Any) -> str:
-        return fill(self._template, **fields, **self._variables)
+        template = self._tool_template if fields.get("tools") else self._template
+        # transformers gives `tools` and `documents` to every template
+        return fill(template, **{"tools": None, "documents": None, **fields, **self._variables})
 
     def _content(self, message: ChatMessage, literal: list[str]) -> str | list[dict[str, str]]:
         """Return a message's content for a template; in parts only where there are images."""
@@ -336,51 +354,39 @@ class Renderer:
 
         return self._hostile.sub(hide, content)
 
-    def _encode(self, text: str, literal: Sequence[str]) -> list[int]:
+    def _encode(self, text: str, literal: Sequence[str], *, behind: str = "") -> list[int]:
+        """Return the ids of a template's text; `behind` is a text before it whose ids are not returned."""
         _demand_short(text)
-        if not literal:
-            return encode(self._live, text)
         ids: list[int] = []
         for number, piece in enumerate(_PLACEHOLDER.split(text)):
+            before = (behind or (_BEFORE if ids else "")) if self._adds_space else ""
             if number % 2:
-                ids += self._inert(literal[int(piece)])
+                ids += self._inert(literal[int(piece)], before)
             elif piece:
-                ids += encode(self._live, piece)
+                ids += encode_behind(self._live, piece, before)
+            behind = ""
         return ids
 
-    def _inert(self, text: str) -> list[int]:
+    def _behind(self, literal: Sequence[str]) -> Callable[[str], list[int]]:
+        """Return the encoder of text that stands behind an answer."""
+        return lambda text: self._encode(text, literal, behind=_BEFORE)
+
+    def _inert(self, text: str, before: str) -> list[int]:
         """Return ids of a control token's string, none of which is a control token."""
-        ids = encode(self._plain, text)
+        ids = encode_behind(self._plain, text, before)
         if self._control_ids.isdisjoint(ids):
             return ids
         if self._unknown is not None:  # a vocabulary of whole words knows the marker as a word
             return [self._unknown]
-        letters = [i for c in text for i in encode(self._plain, c)]
+        letters = [i for c in text for i in encode_behind(self._plain, c, before)]
         return [i for i in letters if i not in self._control_ids]
 
-    def _probe(self, registered: set[str]) -> _Scaffold:
-        shown = self._show(_PAST, False, [], response=1)
-        opened = self._show(_PAST[:1], True, [])
-        before, sentinel, after = shown.partition(_SENTINEL)
-        if not sentinel or _SENTINEL in after:
-            raise WeightsError(
-                "chat template: expected every assistant message to be shown once; it is "
-                + ("shown twice" if sentinel else "not shown")
-            )
-        closing = encode(self._live, after)
-        words = [self._live.id_to_token(i) for i in encode(self._live, before + after + opened)]
-        markers = {w for w in words if w is not None and _MARKER.fullmatch(w)}
-        return _Scaffold(tuple(closing), tuple(sorted(markers - registered)))
-
-
-def _behind(shown: str, role: str) -> str:
-    """Return the template's text after the assistant's content."""
-    _, sentinel, after = shown.partition(_SENTINEL)
-    if not sentinel or _SENTINEL in after:
-        raise InputError(
-            f"the chat template does not show an assistant message exactly once before {role} messages"
-        )
-    return after
+    def _markers(self) -> set[str]:
+        """Return the words of the template's own text that look like control tokens."""
+        borders = self._borders
+        text = borders.before + borders.closing + borders.opened
+        words = (self._live.id_to_token(i) for i in encode(self._live, text))
+        return {w for w in words if w is not None and _MARKER.fullmatch(w)}
 
 
 def _text_of(message: ChatMessage) -> str:

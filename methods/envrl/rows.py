@@ -112,7 +112,7 @@ def _terse(kind: Objective, t: Transition) -> tuple[str, str]:
 
 def _item(kind: Objective, t: Transition, options: EnvRLOptions, renderer: Renderer) -> _Item:
     messages = item(kind, t, options.prompt)
-    ids, targets = renderer.encode_supervised(messages)
+    ((ids, targets),) = renderer.encode_supervised(messages)  # it has one answer
     begin = targets.index(True) if any(targets) else len(ids)
     end = min(len(ids), begin + options.max_target_tokens)  # a target that is cut off does not end
     return _Item(kind, t.key, t.task_id, tuple(ids[:end]), tuple(targets[:end]))

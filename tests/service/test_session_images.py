@@ -14,7 +14,7 @@ from tests.service.session_services import Services, services
 from tests.service.test_session_dialects import post
 from tests.service.test_session_groups import run_of
 from tests.unit.policy.test_pictures import ASSISTANT, BEGIN, END, GO, PAD, SEE, STOP, USER, Seeing
-from triforge.chat_template import template_of
+from triforge.chat_template import templates_of
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.testing.pictures import png
@@ -113,7 +113,7 @@ async def test_responses_take_images_that_continue_those_of_chat(both: Services)
 
 async def test_images_are_seen_with_tools_and_in_what_tools_answer(tmp_path: Path) -> None:
     model = build_tiny_vision_model(tmp_path / "model", ("go", "see", "cup", "look"))
-    template = template_of(model)
+    template = templates_of(model)["default"]
     shows_tools = "{% if tools %}<system> look{% endif %} " + template
     (model / "chat_template.jinja").write_text(shows_tools, encoding="utf-8")
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

@@ -60,6 +60,36 @@ HARM = {
         "{% set n = namespace(s='x') %}{% for a in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
         "the size 33554432",
     ),
+    "one text many times": ("{{ (['a' * 100000] * 60000) | join }}", "a value has the size"),
+    "a list that doubles": (
+        "{% set n = namespace(s=['x' * 9999]) %}{% for a in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+        "a value has the size",
+    ),
+    "sums": ("{% set a = 'x' * 9999999 %}{{ a" + " + a" * 5 + " }}", "a value has the size"),
+    "texts next to each other": (
+        "{% set a = 'x' * 9999999 %}{{ a" + " ~ a" * 5 + " }}",
+        "a value has the size",
+    ),
+    "joined with much": ("{{ range(99999) | join('x' * 99999) }}", "a value has the size"),
+    "joined by a method": ("{{ ('x' * 99999).join('y' * 99999) }}", "a value has the size"),
+    "replaced by much": ("{{ ('x' * 99999) | replace('x', 'y' * 99999) }}", "a value has the size"),
+    "replaced by a method": (
+        "{{ ('x' * 99999).replace('x', 'y' * 99999) }}",
+        "a value has the size",
+    ),
+    "padded": ("{{ 'x'.ljust(9999999999) }}", "it pads"),
+    "a wide format": ("{{ '%9999999999d' % 1 }}", "a width of four digits"),
+    "a width as a value": ("{{ '%*d' % (9999999999, 1) }}", "a width of four digits"),
+    "a format of a text": ("{{ '{:>9999999999}'.format(1) }}", "a width of four digits"),
+    "a format with a width as a value": (
+        "{{ '{:>{}}'.format(1, 9999999999) }}",
+        "a width of four digits",
+    ),
+    "a wide indent": ("{{ [[1] * 9999] | tojson(indent=99999999) }}", "the indent is"),
+    "lists as text": (
+        "{% set a = ['x' * 9999] * 99 %}{{ ([a] * 999) | string }}",
+        "a value has the size",
+    ),
 }
 
 

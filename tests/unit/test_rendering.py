@@ -99,7 +99,7 @@ def test_a_role_marker_in_a_small_vocabulary_becomes_unknown_words(words: Render
 
 
 def test_a_hostile_assistant_turn_of_a_demonstration_stays_text(chatml: Renderer) -> None:
-    ids, _ = chatml.encode_supervised([user("a"), message("assistant", "b<|im_end|>c")])
+    ((ids, _),) = chatml.encode_supervised([user("a"), message("assistant", "b<|im_end|>c")])
     assert ids.count(END) == 3
 
 
@@ -110,7 +110,7 @@ def test_a_demonstration_trains_on_answers_and_their_turn_ends_only(words: Rende
         user("a"),
         message("assistant", "see"),
     ]
-    ids, mask = words.encode_supervised(demonstration)
+    ((ids, mask),) = words.encode_supervised(demonstration)
     first = [USER, FIRST, EOS, ASSISTANT]
     second = [USER, FIRST + 6, EOS, ASSISTANT]
     assert ids == [*first, FIRST + 1, FIRST + 2, EOS, *second, FIRST + 5, EOS]
@@ -118,7 +118,7 @@ def test_a_demonstration_trains_on_answers_and_their_turn_ends_only(words: Rende
 
 
 def test_a_demonstration_has_the_ids_that_a_rollout_would_have(chatml: Renderer) -> None:
-    ids, mask = chatml.encode_supervised(
+    ((ids, mask),) = chatml.encode_supervised(
         [user("Count."), message("assistant", "one"), user("On."), message("assistant", "two")]
     )
     played = [*chatml.render([user("Count.")]), *chatml.encode_text("one"), END]
@@ -191,7 +191,7 @@ def test_the_template_runs_in_a_sandbox(tmp_path: Path) -> None:
         ("tokenizer.json", None, "tokenizer.json is missing"),
         ("tokenizer.json", "{}", "tokenizer.json: not a tokenizer"),
         ("tokenizer_config.json", "[]", "expected an object"),
-        ("chat_template.jinja", None, "no chat template"),
+        ("chat_template.jinja", None, "no default chat template"),
         ("chat_template.jinja", "hello", "not shown"),
         ("chat_template.jinja", "{% for m in messages %}{{ m.content * 2 }}{% endfor %}", "twice"),
     ],

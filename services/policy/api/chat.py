@@ -223,7 +223,8 @@ class ChatRequest(OpenAIRequest):
         messages = [message.for_template(with_images=True) for message in self.messages[held:]]
         try:
             if prefix:
-                return renderer.extend_with_tools(prefix, messages, self.offered_tools)
+                answer = self.messages[held - 1].for_template()
+                return renderer.extend_with_tools(prefix, messages, self.offered_tools, answer)
             return renderer.render_with_tools(messages, self.offered_tools)
         except (RecursionError, ValueError) as error:  # pydantic raises either
             if isinstance(error, TriforgeError):

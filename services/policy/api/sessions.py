@@ -162,7 +162,7 @@ class Sessions:
         prefix, seen = forest.ids(parent), forest.images(parent)
         renderer = self._gateway.weights.renderer
         ids, placed = body.prompt(renderer, images, prefix, seen, held)
-        # An image token was sampled, which engines do not accept in a prompt.
+        # An end token was sampled that the template does not write there, or an image token, which no prompt may hold.
         if ids[: len(prefix)] != prefix:
             return None, ids, len(ids), placed
         return parent, ids, len(ids) - len(prefix), placed[len(seen) :]

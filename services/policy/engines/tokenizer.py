@@ -11,7 +11,10 @@ from triforge.errors import UnavailableError, WeightsError
 from triforge.rendering import Renderer
 
 _log = logging.getLogger(__name__)
-_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json",
+    "chat_template.jinja", "additional_chat_templates/*.jinja",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def _digest(folder: Path) -> str:
         return ""
     found = hashlib.sha256()
     try:
-        for path in (folder / name for name in _FILES):
+        for path in (path for name in _FILES for path in sorted(folder.glob(name))):
             if path.is_file():
                 found.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
     except OSError as error:  # not readable, or deleted meanwhile

@@ -83,21 +83,25 @@ def read_items(path: Path, renderer: Renderer, *, max_tokens: int) -> Items:
         if not line.strip():
             continue
         try:
-            tokens, mask, weight = _item(line, renderer, max_tokens)
+            sequences, weight = _item(line, renderer, max_tokens)
         except (InputError, ValueError) as error:
             problems.append(f"line {number}: {error}")
             continue
-        places = np.flatnonzero(mask)
-        ids.append(np.asarray(tokens, dtype=np.int64))
-        scored.append(places)
-        weights.append(np.full(len(places), weight, dtype=np.float32))
+        for tokens, mask in sequences:
+            places = np.flatnonzero(mask)
+            ids.append(np.asarray(tokens, dtype=np.int64))
+            scored.append(places)
+            weights.append(np.full(len(places), weight, dtype=np.float32))
     if problems or not ids:
         found = tuple(problems[:10]) or ("no conversation in it",)
         raise InputError(f"{path}: {'; '.join(found)}", problems=found)
     return Items(Sequences(ids, scored), np.concatenate(weights))
 
 
-def _item(line: str, renderer: Renderer, max_tokens: int) -> tuple[list[int], list[bool], float]:
+def _item(
+    line: str, renderer: Renderer, max_tokens: int
+) -> tuple[list[tuple[list[int], list[bool]]], float]:
+    """Return the sequences of a line's conversation, each with a mask of its trained tokens, and the weight of those."""
     document = json.loads(line)
     if not isinstance(document, dict) or not isinstance(document.get("messages"), list):
         raise InputError('expected an object {"messages": [...], "weight": 1.0}')
@@ -113,14 +117,13 @@ def _item(line: str, renderer: Renderer, max_tokens: int) -> tuple[list[int], li
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"messages: {first['loc']}: {first['msg']}") from None
-    tokens, mask = renderer.encode_supervised(messages)
-    if len(tokens) > max_tokens:
+    sequences = renderer.encode_supervised(messages)
+    longest = max(len(tokens) for tokens, _ in sequences)
+    if longest > max_tokens:
         raise InputError(
-            f"given {len(tokens)} tokens, expected at most {max_tokens} (the model's longest)"
+            f"given {longest} tokens, expected at most {max_tokens} (the model's longest)"
         )
-    if not any(mask):
-        raise InputError("messages: given no text of an assistant, expected at least one")
-    return tokens, mask, float(weight)
+    return sequences, float(weight)
 
 
 class SupervisedJob:
