@@ -18,6 +18,7 @@ SUCCESS, FAILURE = 0, 1  # exit codes; with any other nothing was measured
 REWARD: Final = "TRIFORGE_REWARD"  # variable with the path of a reward file
 _STOP_S: Final = 5.0  # between SIGTERM and SIGKILL
 _LAST: Final = 500  # characters of the last error line
+_LOOPBACK: Final = "127.0.0.1,localhost,::1"
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
 
@@ -161,7 +162,11 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 def _inherited() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith("TRIFORGE_")}
+    """Return the environment for an agent. A proxy does not lead to this machine's addresses: clients go to them directly."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("TRIFORGE_")}
+    named = [variables.get(name, "") for name in ("NO_PROXY", "no_proxy")]
+    hosts = dict.fromkeys(host for text in (*named, _LOOPBACK) for host in text.split(",") if host)
+    return variables | dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join(hosts))
 
 
 def _last_line(text: str) -> str:
