@@ -313,7 +313,6 @@ class Gateway:
     ) -> _Rendered:
         renderer = self.weights.renderer
         try:
-            _check_ids("prefix_ids", request.prefix_ids, renderer.vocab_size)
             own = request.sampling.stop_token_ids
             _check_ids("sampling.stop_token_ids", own, renderer.vocab_size)
             _check_ids("logit_bias", [token for token, _ in extras.logit_bias], renderer.vocab_size)
@@ -356,9 +355,16 @@ def _prompt(
     renderer: Renderer, request: GenerateRequest
 ) -> tuple[Sequence[int], tuple[PlacedImage, ...]]:
     """Return the ids of a request, and its images with their places."""
+    _check_ids("prefix_ids", request.prefix_ids, renderer.vocab_size)
+    placed: tuple[PlacedImage, ...] = ()
     if _has_images(request):
-        return renderer.extend_seeing(request.prefix_ids, request.prefix_images, request.messages)
-    return renderer.extend(request.prefix_ids, request.messages), ()
+        ids, placed = renderer.extend_seeing(
+            request.prefix_ids, request.prefix_images, request.messages
+        )
+    else:
+        ids = renderer.extend(request.prefix_ids, request.messages)
+    _check_ids("messages", ids[len(request.prefix_ids) :], renderer.vocab_size)
+    return ids, placed
 
 
 def _check_ids(name: str, ids: Sequence[int], size: int) -> None:

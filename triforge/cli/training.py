@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from typer import Option
 
-from triforge.cli.checks import check_new_pool, demand_models, demand_playable
+from triforge.cli.checks import check_new_pool, demand_models, demand_playable, demand_shown
 from triforge.cli.deployment import (
     DOCUMENT,
     STATE,
@@ -51,7 +51,7 @@ from triforge.environments.rows import object_of
 from triforge.environments.trainable import unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError
 from triforge.event_loop import run_anywhere
-from triforge.supervisor.layout import plan_layout
+from triforge.supervisor.layout import demand_startable, plan_layout
 from triforge.supervisor.supervise import ADDRESSES, Supervisor
 from triforge.types import Params, PoolState, Proposal, RunState, RunStep
 
@@ -88,6 +88,8 @@ class Training:
 
     def document(self, tell: Tell) -> dict[str, Any]:
         """Return the document of the run: the file, over it the arguments, over both `overrides`."""
+        if deployed(self.state) is None:
+            demand_startable(Settings.from_env())
         if self.resume:
             self._demand_run()
             return read_document(self.state / DOCUMENT)
@@ -111,7 +113,16 @@ class Training:
             document = merge({"adaptation": {"controller": "none"}}, document)
         parse(document)  # before a model is fetched or made
         self._check_pool(document)
-        return merge(document, {"models": self._models(tell)})
+        document = merge(document, {"models": self._models(tell)})
+        policy = document["models"].get("policy", {}).get("path", "")
+        if (
+            not self.pool
+            and Path(policy, "tokenizer.json").is_file()
+            and deployed(self.state) is None
+        ):
+            options = parse(document).env_adapter.options
+            demand_shown(Path(policy), *self.request(document), self.env, options)
+        return document
 
     def counts(self) -> tuple[int, int]:
         """Return how many tasks are generated for training and evaluation; of a short file a fifth is held out."""

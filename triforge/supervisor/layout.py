@@ -110,6 +110,14 @@ def plan_layout(
     return Layout(settings=settings, specs=(*specs, *services))
 
 
+def demand_startable(settings: Settings) -> None:
+    """Raise ConfigError for what would stop a start on this machine whatever its document says; `plan_layout` sees the rest."""
+    if settings.service_secret.get_secret_value() or not settings.keyed:  # else the start makes one
+        require_safe(settings)
+    if "redis_url" not in settings.model_fields_set:
+        _server_binary()
+
+
 def places(state: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the database and the artifacts of a deployment in `state`, unless the environment names them."""
     own = {
