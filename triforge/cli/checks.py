@@ -74,7 +74,9 @@ def demand_shown(
     policy: Path, name: str, body: dict[str, Any] | Path, environment: str, options: Params
 ) -> None:
     """Raise ConfigError if the first task of a new pool shows a system message, which the policy's chat template refuses."""
-    reason = Renderer.from_folder(policy).refuses_system
+    reason = ""
+    with suppress(WeightsError):  # `demand_models` says what is wrong with a folder
+        reason = Renderer.from_folder(policy).refuses_system
     if not reason:
         return
     with _checked(name, body, environment) as (family, head, checked):

@@ -88,8 +88,6 @@ class Training:
 
     def document(self, tell: Tell) -> dict[str, Any]:
         """Return the document of the run: the file, over it the arguments, over both `overrides`."""
-        if deployed(self.state) is None:
-            demand_startable(Settings.from_env())
         if self.resume:
             self._demand_run()
             return read_document(self.state / DOCUMENT)
@@ -112,14 +110,10 @@ class Training:
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
         parse(document)  # before a model is fetched or made
-        self._check_pool(document)
+        starts = self._check_pool(document)
         document = merge(document, {"models": self._models(tell)})
         policy = document["models"].get("policy", {}).get("path", "")
-        if (
-            not self.pool
-            and Path(policy, "tokenizer.json").is_file()
-            and deployed(self.state) is None
-        ):
+        if starts and not self.pool and policy:
             options = parse(document).env_adapter.options
             demand_shown(Path(policy), *self.request(document), self.env, options)
         return document
@@ -152,9 +146,11 @@ class Training:
 
             kept.demand_run(self.state, self.resume)
 
-    def _check_pool(self, document: Mapping[str, Any]) -> None:
-        """Raise for a pool that cannot be made or not be trained on as the document says."""
+    def _check_pool(self, document: Mapping[str, Any]) -> bool:
+        """Return whether a deployment is to be started; raise for a pool that cannot be made or trained on as the document says."""
         addresses, pool = deployed(self.state), None
+        if addresses is None:
+            demand_startable(Settings.from_env())
         if addresses is not None and self.pool:
             options = parse(document).env_adapter.options
             run_anywhere(_check_served_pool(addresses, self.pool, options))
@@ -168,6 +164,7 @@ class Training:
             pool = check_new_pool(*self.request(document), self.env, play=True)
         if pool is not None:
             demand_playable(pool, document)
+        return addresses is None
 
     def _models(self, tell: Tell) -> dict[str, Any]:
         # the policy is last, because a tiny one takes a minute to make

@@ -28,7 +28,7 @@ def body_of(kind: type[_M]) -> Callable[[Request], Awaitable[_M]]:
         try:
             return kind.model_validate_json(body)
         except ValidationError as error:
-            raise input_error(error) from None
+            raise input_error(error, within="body") from None
 
     async def read(request: Request) -> _M:
         body = await request.body()

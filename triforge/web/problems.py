@@ -67,23 +67,26 @@ def openai_error(kind: str, status: int, detail: str) -> dict[str, Any]:
     return {"message": detail, "type": kind, "param": None, "code": status}
 
 
-def input_error(error: ValidationError | RequestValidationError) -> InputError:
-    """Return pydantic's error as one of ours, with one sentence a field."""
+def input_error(error: ValidationError | RequestValidationError, *, within: str = "") -> InputError:
+    """Return pydantic's error as one of ours, with one sentence a field; `within` stands before the names of fields."""
     count = error.error_count() if isinstance(error, ValidationError) else 0
     if count > _MANY:
         return InputError(
             f"body: given {count} fields or items that are wrong, expected none; send a few of them to read what is wrong with each"
         )
-    problems = tuple(_sentence(item) for item in error.errors()[:_MOST_PROBLEMS])
+    problems = tuple(_sentence(item, within) for item in error.errors()[:_MOST_PROBLEMS])
     return InputError("; ".join(problems[:3]) or "malformed request", problems=problems)
 
 
-def _sentence(item: Mapping[str, Any]) -> str:
-    field = ".".join(str(part) for part in item["loc"]) or "body"
+def _sentence(item: Mapping[str, Any], within: str) -> str:
+    path = (*([within] if within else ()), *item["loc"])
+    field = ".".join(str(part) for part in path) or "body"
     if item["type"] == "extra_forbidden":
         return f"{field}: unknown field"
     if item["type"] == "json_invalid":  # its location, if it has one, is a character
         reason = str(item.get("ctx", {}).get("error", item["msg"]))
+        if "recursion limit" in reason:
+            reason = "nested too deeply"
         place = f" at character {item['loc'][-1]}" if item["loc"] else ""
         return f"body: not JSON: {reason}{place}"
     if field == "body" and isinstance(item.get("input"), bytes):  # the framework has not parsed it
