@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -49,3 +50,11 @@ def test_a_chat_with_one_is_wrong_and_no_fault_of_the_service() -> None:
     form = {"type": "json_schema", "json_schema": {"schema": schema}}
     with pytest.raises(InputError, match="json_schema"):
         ChatRequest.model_validate({**said, "response_format": form}).without_prompt()
+
+
+def test_a_document_with_many_mistakes_is_refused_at_once() -> None:
+    begun = time.process_time()
+    with pytest.raises(ConfigError) as refused:
+        parse({"models": {"policy": {"path": "m", "stop": [1] * 80_000}}})
+    assert len(refused.value.problems) == 100
+    assert time.process_time() - begun < 2.0  # it took 20 s
