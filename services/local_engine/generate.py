@@ -20,7 +20,7 @@ from services.local_engine.images import decode_images, place_images
 from services.local_engine.request import LARGE, Body, Prompt, explain, parse_sampling, read_json
 from services.local_engine.sequence import Scored, Sequence, Top
 from triforge.errors import InputError, PolicyError
-from triforge.web.bodies import beside
+from triforge.web.bodies import off_loop
 from triforge.web.server import unless_gone
 
 _IGNORED = frozenset({
@@ -105,7 +105,7 @@ async def generate(request: Request) -> Response:
         if not known and value not in (None, False, [], {}):
             raise InputError(f"{name} is not supported by the local engine")
     size = int(request.headers.get("content-length") or _UNKNOWN)
-    rows, many = await beside(size, partial(_prompts_of, engine, body))
+    rows, many = await off_loop(size, partial(_prompts_of, engine, body))
     sequences: list[Sequence] = []
     for ids, fields in zip(rows, _fields_of(body, len(rows), batch=many), strict=True):
         prompt = await _prompt(engine, ids, fields)

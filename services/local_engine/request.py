@@ -14,7 +14,7 @@ from services.local_engine.images import Media
 from triforge.config import JsonSchema, Regex
 from triforge.errors import InputError
 from triforge.json_text import require_parsable
-from triforge.web.bodies import beside
+from triforge.web.bodies import off_loop
 
 _B = TypeVar("_B", bound="Body")
 SMALL = 64 * 1024  # bytes of a body
@@ -58,7 +58,7 @@ async def read_json(request: Request, *, most: int = SMALL) -> dict[str, Any]:
         body += part
         if len(body) > most:
             raise InputError(f"the body is larger than {most} bytes")
-    content = await beside(len(body), partial(_parsed, body))
+    content = await off_loop(len(body), partial(_parsed, body))
     if not isinstance(content, dict):
         raise InputError(f"the body is a {type(content).__name__}; expected a JSON object")
     return content

@@ -30,7 +30,7 @@ from triforge.rollout.seeds import sample_seed
 from triforge.store.images import ImageStore
 from triforge.types import GenerateReply, GenerateRequest, ImageRef, PlacedImage, VersionSpan
 from triforge.vision.files import data_uri
-from triforge.web.bodies import beside
+from triforge.web.bodies import off_loop
 
 _T = TypeVar("_T")
 Pictures = Mapping[str, bytes]  # images that came with a request, by id
@@ -316,7 +316,7 @@ class Gateway:
             own = request.sampling.stop_token_ids
             _check_ids("sampling.stop_token_ids", own, renderer.vocab_size)
             _check_ids("logit_bias", [token for token, _ in extras.logit_bias], renderer.vocab_size)
-            ids, placed = await beside(_size(request), partial(_prompt, renderer, request))
+            ids, placed = await off_loop(_size(request), partial(_prompt, renderer, request))
         except InputError as error:
             raise InputError(f"requests.{number}: {error.detail}") from error
         images = None

@@ -1,4 +1,4 @@
-"""The largest bodies of each route beside a probe: no request of a service holds up the others for long."""
+"""The largest bodies of each route next to a probe: no request of a service holds up the others for long."""
 
 from __future__ import annotations
 

@@ -41,15 +41,15 @@ def test_a_run_with_such_a_regex_is_not_made() -> None:
 
 
 def test_a_chat_with_one_is_wrong_and_no_fault_of_the_service() -> None:
-    said = {"messages": [{"role": "user", "content": "a"}]}
+    message = {"messages": [{"role": "user", "content": "a"}]}
     with pytest.raises(InputError, match="regex"):
-        ChatRequest.model_validate({**said, "regex": "("}).without_prompt()
+        ChatRequest.model_validate({**message, "regex": "("}).without_prompt()
     schema: dict[str, Any] = {}
     for _ in range(100):
         schema = {"not": schema}
     form = {"type": "json_schema", "json_schema": {"schema": schema}}
     with pytest.raises(InputError, match="json_schema"):
-        ChatRequest.model_validate({**said, "response_format": form}).without_prompt()
+        ChatRequest.model_validate({**message, "response_format": form}).without_prompt()
 
 
 def test_a_document_with_many_mistakes_is_refused_at_once() -> None:

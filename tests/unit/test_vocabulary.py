@@ -46,11 +46,11 @@ async def test_ids_without_a_row_are_refused_whether_given_or_written(tmp_path: 
     folder, rows = folder_of(tmp_path / "model", "@@more@@")
     gateway = await gateway_of(folder)
     assert gateway.weights.renderer.vocab_size == rows
-    said = ChatMessage(role="user", content="a @@more@@")
+    message = ChatMessage(role="user", content="a @@more@@")
     for request in (
         GenerateRequest(prefix_ids=(5, rows)),
-        GenerateRequest(messages=(said,)),
-        GenerateRequest(prefix_ids=(5, 2), messages=(said,)),
+        GenerateRequest(messages=(message,)),
+        GenerateRequest(prefix_ids=(5, 2), messages=(message,)),
         GenerateRequest(prefix_ids=(rows,), prompt_logprobs=True),
     ):
         with pytest.raises(InputError, match=f"given {rows}, expected ids of the vocabulary"):

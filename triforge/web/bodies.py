@@ -1,4 +1,4 @@
-"""Bodies of requests as models, and long work of requests, beside the event loop."""
+"""Bodies of requests as models and long work of requests, off the event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 _SHORT: Final = 16_384  # bytes or characters of a request that is worked on in the event loop
 
 
-async def beside(size: int, work: Callable[[], _T]) -> _T:
+async def off_loop(size: int, work: Callable[[], _T]) -> _T:
     """Return the result of work on so many bytes or characters; much of it is done in a thread, so that other requests go on."""
     return work() if size <= _SHORT else await asyncio.to_thread(work)
 
@@ -32,7 +32,7 @@ def body_of(kind: type[_M]) -> Callable[[Request], Awaitable[_M]]:
 
     async def read(request: Request) -> _M:
         body = await request.body()
-        return await beside(len(body), lambda: parse(body))
+        return await off_loop(len(body), lambda: parse(body))
 
     return read
 

@@ -20,7 +20,7 @@ from services.policy.api.streams import Dialect, Pieces, events
 from services.policy.gateway import Answer, Gateway
 from triforge.access.callers import Rule, caller
 from triforge.types import GenerateReply, GenerateRequest, Message, WeightsState, WeightsUpdate
-from triforge.web.bodies import beside, body_of, described
+from triforge.web.bodies import body_of, described, off_loop
 from triforge.web.description import answers, files
 from triforge.web.server import unless_gone
 
@@ -93,7 +93,7 @@ def routes(gateway: Gateway, *, role: str, sessions: Sessions | None = None) -> 
         replies = await unless_gone(request, gateway.generate(batch.requests))
         answer = ReplyBatch.model_construct(replies=replies)
         size = sum(len(reply.prompt_ids) for reply in replies)
-        return Response(await beside(size, answer.model_dump_json), media_type=_JSON)
+        return Response(await off_loop(size, answer.model_dump_json), media_type=_JSON)
 
     @router.post("/v1/chat/completions", openapi_extra=described(ChatRequest), responses=_STREAMED)
     async def chat(request: Request, body: _Chat) -> Response:

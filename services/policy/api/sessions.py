@@ -41,7 +41,7 @@ from triforge.types import (
     PlacedImage,
     Turn,
 )
-from triforge.web.bodies import beside
+from triforge.web.bodies import off_loop
 
 _BYTES: Final = 128_000_000  # of the sessions that are known here
 _IMAGES: Final = 65_536  # characters that take as long as the images of a message
@@ -131,7 +131,7 @@ class Sessions:
             images = await asyncio.to_thread(body.images, pictures)  # decodes them
             messages = [m | {"images": i} for m, i in zip(messages, images, strict=True)]
         size = sum(len(m["content"]) + 128 for m in messages)
-        conversations = await beside(size, partial(_conversations, body, messages))
+        conversations = await off_loop(size, partial(_conversations, body, messages))
         roles = [m["role"] for m in messages]
         place = forest.continued(conversations, roles)
         if place[0] is None and "assistant" in roles:  # another process may have answered it
@@ -139,7 +139,7 @@ class Sessions:
             self._add(session.id, forest, await self._log.read(session.id, missing))
             place = forest.continued(conversations, roles)
         work = partial(self._render, body, place, forest, images)
-        parent, ids, new, placed = await beside(size + _IMAGES * len(images), work)
+        parent, ids, new, placed = await off_loop(size + _IMAGES * len(images), work)
         request, extras = _request(session, body, number)
         update = {
             "prefix_ids": tuple(ids),

@@ -134,12 +134,12 @@ def test_a_system_message_that_the_policy_refuses_is_found_before_a_start(tmp_pa
     asks = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
     (folder / "chat_template.jinja").write_text(NO_SYSTEM + plain + asks)
     generated = {"generate": {"count": 1, "heldout": 0, "options": {}, "seed": 1}}
-    told = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a?"}]
+    prompt = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a?"}]
     own = {"options": {"reward": f"{__name__}:misspelt"}}
-    rows = {**own, "tasks": [{"params": {"prompt": told, "columns": {}}}]}
+    rows = {**own, "tasks": [{"params": {"prompt": prompt, "columns": {}}}]}
     for body, family in ((generated, "household"), (rows, "prompts")):
         with pytest.raises(ConfigError, match=r"takes no system message .*no system role"):
             demand_shown(folder, "mine", body, family, {"wording": "alfworld"} if family == "household" else {})  # fmt: skip
-    rows = {**own, "tasks": [{"params": {"prompt": told[1:], "columns": {}}}]}
+    rows = {**own, "tasks": [{"params": {"prompt": prompt[1:], "columns": {}}}]}
     demand_shown(folder, "mine", rows, "prompts", {})
     demand_shown(chatml_folder(tmp_path / "other"), "mine", generated, "household", {})
