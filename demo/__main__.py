@@ -21,6 +21,7 @@ from triforge.cli.training import Trained, Training, conduct, deployment
 from triforge.clients.transport import http_client
 from triforge.config import Settings
 from triforge.errors import TriforgeError
+from triforge.supervisor.layout import demand_startable
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
+    demand_startable(Settings.from_env())  # before models are made, which takes minutes
     state: Path = options.state.resolve()
     settings = settings_of(options.seed, smollm2=options.smollm2)
     config = prepare(settings, state, tell, smollm2=options.smollm2, assignments=options.set)

@@ -19,9 +19,12 @@ from triforge.errors import InputError, TooLargeError
 _DEEPEST: Final = 64  # levels of a stored value; messages and responses add a few
 # Strings, lists and objects of a body; each takes up to 300 bytes when it is parsed.
 MOST_PARTS: Final = 100_000
-_SMALL: Final = 65_536  # bytes that cannot hold too many parts
-# A string of JSON, or the rest of a text that does not end it; no byte is visited twice.
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+SMALL: Final = (
+    65_536  # bytes that cannot hold too many parts, and that are checked and parsed at once
+)
+_WINDOW: Final = 1 << 20  # bytes that are searched in one call: it stops all threads of the process
+# The rest of a string of JSON, up to its end or that of the window; no byte is visited twice.
+_REST: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 # An escaped surrogate without its other half, or a backslash followed by text of that form.
 _HALVES: Final = (
     re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"),
@@ -38,12 +41,24 @@ def require_whole(body: bytes) -> None:
             raise InputError(f"body: no UTF-8: {error.reason} at byte {error.start}") from None
         if b"\0" in body:  # UTF-16 and UTF-32 have many
             raise InputError("body: no JSON in UTF-8: it holds a byte 0")
-    if any(halves.search(body) for halves in _HALVES):
+    if any(_found(halves, body) for halves in _HALVES):
         try:
             value = json.loads(body)
         except (ValueError, RecursionError):
             return  # the parser of the route reports it
         _require_whole_value(value, "body")
+
+
+def _found(halves: re.Pattern[bytes], body: bytes) -> bool:
+    """Return whether half a character occurs in a body; the next escape may be behind a window's end."""
+    if b"\\ud" not in body and b"\\uD" not in body:
+        return False
+    for start in range(0, len(body), _WINDOW):
+        end = start + _WINDOW
+        match = halves.search(body, start, end + 12)
+        if match is not None and match.start() < end:
+            return True
+    return False
 
 
 def require_parsable(body: bytes | bytearray, *, parts: int = MOST_PARTS, numbers: int = 0) -> None:
@@ -52,15 +67,38 @@ def require_parsable(body: bytes | bytearray, *, parts: int = MOST_PARTS, number
     Raises:
         TooLargeError: 20 MB of brackets would be gigabytes of objects.
     """
-    if len(body) <= _SMALL:
+    if len(body) <= SMALL:
         return
-    bare, count = _STRING.subn(b"", body, parts + 1)
-    count += bare.count(b"[") + bare.count(b"{")
-    if count > parts or bare.count(b",") > parts + numbers:
+    brackets, commas = body.count(b"[") + body.count(b"{"), body.count(b",")
+    count = brackets + (body.count(b'"') + 1) // 2
+    if count > parts or commas > parts + numbers:  # those inside of strings do not count
+        count, commas = _outside(body, parts)
+    if count > parts or commas > parts + numbers:
         raise TooLargeError(
             f"body: more than {parts} strings, lists and objects{f' and {numbers} numbers' if numbers else ''}, this "
             "route's limit; send less at a time"
         )
+
+
+def _outside(body: bytes | bytearray, most: int) -> tuple[int, int]:
+    """Return the strings, lists and objects of a body, and the commas between them; `most` strings are looked at."""
+    count = commas = end = 0
+    while count <= most:
+        start = body.find(b'"', end)
+        bare = len(body) if start < 0 else start
+        count += body.count(b"[", end, bare) + body.count(b"{", end, bare)
+        commas += body.count(b",", end, bare)
+        if start < 0:
+            break
+        count, end = count + 1, start + 1
+        ended = False
+        while not ended:
+            match = _REST.match(body, end, end + _WINDOW)
+            assert match is not None  # it may be empty
+            ended = match.end() == end or body[match.end() : match.end() + 1] in (b'"', b"")
+            end = match.end()
+        end += 1
+    return count, commas
 
 
 def require_keepable(value: Any, where: str) -> None:

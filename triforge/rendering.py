@@ -31,7 +31,7 @@ from triforge.chat_template import (
     vocab_size_of,
     with_strings,
 )
-from triforge.errors import InputError
+from triforge.errors import InputError, WeightsError
 from triforge.template_sandbox import compile_template, fill
 from triforge.token_text import TokenText
 from triforge.turn_borders import ANSWER, NEXT, Border, Borders
@@ -86,7 +86,7 @@ class Renderer:
         self._tool_template = compile_template(tool_template) if tool_template else self._template
         self._variables = dict(variables or {})
         named = self._live.get_vocab_size(with_added_tokens=True)
-        self.vocab_size = max(named, model_vocab_size)
+        self.vocab_size = model_vocab_size or named
         added = self._live.get_added_tokens_decoder()
         special = {index: token.content for index, token in added.items() if token.special}
         for content in self._variables.values():
@@ -105,6 +105,7 @@ class Renderer:
         closing = self._borders.last(self._behind([]), self._control_ids)
         ends = [*eos_ids, *([] if closing.end is None else [closing.ids[closing.end]])]
         self.eos_ids = tuple(dict.fromkeys(ends))
+        self._demand_embedded()
         self.refuses_system = self._borders.refusal(system=True)
         self._refuses_tools = self._borders.refusal(tools=True)
 
@@ -313,6 +314,17 @@ class Renderer:
         if pending or not sequences:
             raise InputError("messages: the last message of a demonstration must be an assistant's")
         return sequences
+
+    def _demand_embedded(self) -> None:
+        """Raise WeightsError if the chat template writes tokens that the tokenizer has and the model has not."""
+        borders = self._borders
+        for token in encode(self._live, borders.opened + borders.closing):
+            if token >= self.vocab_size:
+                raise WeightsError(
+                    f"chat template: it writes {self._live.id_to_token(token)!r}, id {token}, expected ids below {self.vocab_size}: "
+                    "vocab_size of config.json; the weights have no row for it (resize the model's embedding, or take the "
+                    "template of the model)"
+                )
 
     def demand_turns(self, *, system: bool = False, tools: bool = False) -> None:
         """Raise InputError if the template cannot add a turn, token by token, to a conversation with a system message or tools."""

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
@@ -20,12 +21,14 @@ from services.local_engine.images import decode_images, place_images
 from services.local_engine.request import LARGE, Body, Prompt, explain, parse_sampling, read_json
 from services.local_engine.sequence import Scored, Sequence, Top
 from triforge.errors import InputError, PolicyError
+from triforge.web.bodies import off_loop
 from triforge.web.server import EventStream, unless_gone
 
 _IGNORED = frozenset({
     "priority", "extra_key", "session_id", "routed_dp_rank", "model", "background", "log_metrics",
 })  # fmt: skip
 _WHOLE = frozenset({"text", "input_ids", "stream"})
+_UNKNOWN = 65_536  # bytes of a body that comes in pieces
 _Score = list[float | int | None]
 
 
@@ -102,7 +105,8 @@ async def generate(request: Request) -> Response:
         known = name in _WHOLE or name in _IGNORED or name in _PromptFields.model_fields
         if not known and value not in (None, False, [], {}):
             raise InputError(f"{name} is not supported by the local engine")
-    rows, many = _prompts_of(engine, body)
+    size = int(request.headers.get("content-length") or _UNKNOWN)
+    rows, many = await off_loop(size, partial(_prompts_of, engine, body))
     sequences: list[Sequence] = []
     for ids, fields in zip(rows, _fields_of(body, len(rows), batch=many), strict=True):
         prompt = await _prompt(engine, ids, fields)

@@ -138,10 +138,7 @@ class GrammarCompiler:
         if params.regex is not None:
             pattern = f"(?:{params.regex}) " if self._spaced else params.regex
             return str(matcher.grammar_from_regex(pattern))
-        try:
-            schema = json.loads(params.json_schema or "")
-        except ValueError as error:
-            raise InputError(f"json_schema is not valid JSON: {error}") from error
+        schema = json.loads(params.json_schema or "")
         if not self._spaced:
             return str(matcher.grammar_from_json_schema(json.dumps(schema)))
         return str(

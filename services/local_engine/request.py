@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -10,9 +11,10 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from services.local_engine.images import Media
-from triforge.config import Regex
+from triforge.config import JsonSchema, Regex
 from triforge.errors import InputError
 from triforge.json_text import require_parsable
+from triforge.web.bodies import off_loop
 
 _B = TypeVar("_B", bound="Body")
 SMALL = 64 * 1024  # bytes of a body
@@ -56,14 +58,18 @@ async def read_json(request: Request, *, most: int = SMALL) -> dict[str, Any]:
         body += part
         if len(body) > most:
             raise InputError(f"the body is larger than {most} bytes")
-    require_parsable(body, numbers=MOST_NUMBERS)
-    try:
-        content = from_json(body) if body else {}
-    except ValueError as error:
-        raise InputError(f"the body is not valid JSON: {error}") from error
+    content = await off_loop(len(body), partial(_parsed, body))
     if not isinstance(content, dict):
         raise InputError(f"the body is a {type(content).__name__}; expected a JSON object")
     return content
+
+
+def _parsed(body: bytearray) -> Any:
+    require_parsable(body, numbers=MOST_NUMBERS)
+    try:
+        return from_json(body) if body else {}
+    except ValueError as error:
+        raise InputError(f"the body is not valid JSON: {error}") from error
 
 
 async def read(request: Request, kind: type[_B], *, most: int = SMALL) -> _B:
@@ -88,7 +94,7 @@ class SamplingParams(BaseModel):
     stop_token_ids: Annotated[tuple[int, ...], Field(fail_fast=True)] = ()
     ignore_eos: bool = False
     regex: Regex | None = None
-    json_schema: str | None = None
+    json_schema: JsonSchema | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     logit_bias: dict[str, float] = Field(default_factory=dict)

@@ -25,10 +25,12 @@ from services.policy.engines.protocol import (
 from services.policy.weights.adapters import MixedError, Version
 from services.policy.weights.sync import WeightSync
 from triforge.errors import ConfigError, InputError, PolicyError, UnavailableError
+from triforge.rendering import Renderer
 from triforge.rollout.seeds import sample_seed
 from triforge.store.images import ImageStore
 from triforge.types import GenerateReply, GenerateRequest, ImageRef, PlacedImage, VersionSpan
 from triforge.vision.files import data_uri
+from triforge.web.bodies import off_loop
 
 _T = TypeVar("_T")
 Pictures = Mapping[str, bytes]  # images that came with a request, by id
@@ -310,20 +312,13 @@ class Gateway:
         self, number: int, request: GenerateRequest, pictures: Pictures, extras: Extras
     ) -> _Rendered:
         renderer = self.weights.renderer
-        placed: tuple[PlacedImage, ...] = ()
         try:
             if request.after_system and request.messages:
                 renderer.demand_turns(system=True)
-            _check_ids("prefix_ids", request.prefix_ids, renderer.vocab_size)
             own = request.sampling.stop_token_ids
             _check_ids("sampling.stop_token_ids", own, renderer.vocab_size)
             _check_ids("logit_bias", [token for token, _ in extras.logit_bias], renderer.vocab_size)
-            if _has_images(request):
-                ids, placed = renderer.extend_seeing(
-                    request.prefix_ids, request.prefix_images, request.messages
-                )
-            else:
-                ids = renderer.extend(request.prefix_ids, request.messages)
+            ids, placed = await off_loop(_size(request), partial(_prompt, renderer, request))
         except InputError as error:
             raise InputError(f"requests.{number}: {error.detail}") from error
         images = None
@@ -350,6 +345,28 @@ def _has_images(request: GenerateRequest) -> bool:
     return bool(request.prefix_images) or any(
         not isinstance(message.content, str) and message.images for message in request.messages
     )
+
+
+def _size(request: GenerateRequest) -> int:
+    """Return how much there is to render: characters, or ids and messages by the time that each takes."""
+    texts = sum(len(message.text) for message in request.messages)
+    return texts + len(request.prefix_ids) // 8 + 128 * len(request.messages)
+
+
+def _prompt(
+    renderer: Renderer, request: GenerateRequest
+) -> tuple[Sequence[int], tuple[PlacedImage, ...]]:
+    """Return the ids of a request, and its images with their places."""
+    _check_ids("prefix_ids", request.prefix_ids, renderer.vocab_size)
+    placed: tuple[PlacedImage, ...] = ()
+    if _has_images(request):
+        ids, placed = renderer.extend_seeing(
+            request.prefix_ids, request.prefix_images, request.messages
+        )
+    else:
+        ids = renderer.extend(request.prefix_ids, request.messages)
+    _check_ids("messages", ids[len(request.prefix_ids) :], renderer.vocab_size)
+    return ids, placed
 
 
 def _check_ids(name: str, ids: Sequence[int], size: int) -> None:

@@ -6,9 +6,9 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from services.reward.prompts import Episode, PromptKind
 from services.reward.requests import (
@@ -25,6 +25,7 @@ from triforge.errors import InputError, RewardError
 from triforge.rollout.protocols import GenerateMany
 from triforge.types import Sampling, StepVotes, Vote
 from triforge.web.app import Ready, install
+from triforge.web.bodies import body_of, described
 from triforge.web.description import answers
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MAX_BODY, Bounds
@@ -55,8 +56,10 @@ def create_app(
 def add_routes(app: FastAPI, *, api: JudgeApi) -> None:
     """Add all routes of reward to its app."""
 
-    @app.post("/v1/judge", responses=answers(404, 429, 502))
-    async def judge(request: JudgeRequest) -> JudgeReply:
+    @app.post("/v1/judge", openapi_extra=described(JudgeRequest), responses=answers(404, 429, 502))
+    async def judge(
+        request: Annotated[JudgeRequest, Depends(body_of(JudgeRequest))],
+    ) -> JudgeReply:
         """Vote on every step of a trajectory in text form."""
         return await api.judge(request)
 

@@ -11,13 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
+from triforge.access.exposure import is_loopback
 from triforge.errors import InputError
 
 SUCCESS, FAILURE = 0, 1  # exit codes; with any other nothing was measured
 REWARD: Final = "TRIFORGE_REWARD"  # variable with the path of a reward file
 _STOP_S: Final = 5.0  # between SIGTERM and SIGKILL
 _LAST: Final = 500  # characters of the last error line
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+_URLS: Final = ("OPENAI_BASE_URL", "TRIFORGE_SESSION_URL")
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
 
@@ -63,7 +67,7 @@ class SessionCommand:
         answer = folder / "stdout" if self._prints else Path(variables[REWARD])
         with (folder / "stdout").open("wb") as output, (folder / "stderr").open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
-                *self._command, env={**_inherited(), **variables}, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=errors,
+                *self._command, env={**_inherited(variables), **variables}, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=errors,
                 start_new_session=True,
             )  # fmt: skip
         code = -signal.SIGTERM
@@ -106,7 +110,7 @@ class StayingCommand:
     async def _ask(self, variables: Mapping[str, str]) -> bytes:
         if self._process is not None and self._process.returncode is not None:
             await self.stop()  # it has ended since its last answer
-        process = self._process or await self._start()
+        process = self._process or await self._start(variables)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -126,10 +130,10 @@ class StayingCommand:
         last = _last_line(self._errors.decode(errors="replace"))
         raise InputError(f"the agent ended with {code} before it answered: {last}")
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self, variables: Mapping[str, str]) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, env=_inherited(), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+            *self._command, env=_inherited(variables), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )  # fmt: skip
         assert self._process.stderr is not None
         self._errors = b""
@@ -160,8 +164,15 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
             await asyncio.wait_for(process.wait(), _STOP_S)
 
 
-def _inherited() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith("TRIFORGE_")}
+def _inherited(session: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for an agent. No proxy leads to this machine's own addresses: clients go there directly."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("TRIFORGE_")}
+    named = [variables.get(name, "") for name in ("NO_PROXY", "no_proxy")]
+    asked = (urlsplit(session.get(name, "")).hostname or "" for name in _URLS)
+    own = (host for host in (*_LOOPBACK, *asked) if is_loopback(host))
+    listed = (host.strip() for text in named for host in text.split(","))
+    hosts = dict.fromkeys(filter(None, (*listed, *own)))
+    return variables | dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join(hosts))
 
 
 def _last_line(text: str) -> str:

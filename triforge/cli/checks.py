@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,10 +19,11 @@ from triforge.environments.tasks import CheckedTasks, check_pool, request_of
 from triforge.environments.trainable import config_on, demand_trainable, unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError, WeightsError, own_frames
 from triforge.event_loop import run_anywhere
+from triforge.rendering import Renderer
 from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.live import LiveEnvironment
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
-from triforge.types import Params, PoolState, Task
+from triforge.types import Params, PoolRequest, PoolState, Task
 
 _TRIED: Final = 2  # tasks
 _TURNS: Final = 20
@@ -39,6 +40,22 @@ def check_new_pool(
         InputError: the family is unknown, refuses options or rows, or raises at every answer.
         ConfigError: a package that the family needs is missing.
     """
+    with _checked(name, body, environment) as (family, head, checked):
+        if play:
+            drafts = [draft for _, draft in islice(checked, _TRIED)]
+            demand_playable_code(family, drafts, head.options)
+        tasks = {split: {"active": count} for split, count in checked.splits.items()}
+        return PoolState(
+            id=name, name=name, environment=head.environment, options=head.options, created_at=0.0, tasks=tasks, proposals={},
+            **registry.traits(head.environment),
+        )  # fmt: skip
+
+
+@contextmanager
+def _checked(
+    name: str, body: dict[str, Any] | Path, environment: str
+) -> Iterator[tuple[EnvironmentFamily, PoolRequest, CheckedTasks]]:
+    """Check the rows of a new pool; yield its family, its request without the rows, and its tasks."""
     with ExitStack() as stack:
         request = pool_request(name, body, environment=environment)
         rows = (
@@ -50,14 +67,38 @@ def check_new_pool(
         checked = stack.enter_context(CheckedTasks())
         family = registry.family(head.environment)
         check_pool(family, head, rows, checked)
-        if play:
-            drafts = [draft for _, draft in islice(checked, _TRIED)]
-            demand_playable_code(family, drafts, head.options)
-        tasks = {split: {"active": count} for split, count in checked.splits.items()}
-        return PoolState(
-            id=name, name=name, environment=head.environment, options=head.options, created_at=0.0, tasks=tasks, proposals={},
-            **registry.traits(head.environment),
-        )  # fmt: skip
+        yield family, head, checked
+
+
+def demand_shown(
+    policy: Path, name: str, body: dict[str, Any] | Path, environment: str, options: Params
+) -> None:
+    """Raise ConfigError if the first task of a new pool shows a system message, which the policy's chat template refuses."""
+    reason = ""
+    with suppress(WeightsError):  # `demand_models` says what is wrong with a folder
+        reason = Renderer.from_folder(policy).refuses_system
+    if not reason:
+        return
+    with _checked(name, body, environment) as (family, head, checked):
+        task = _trials(family, [draft for _, draft in islice(checked, 1)])[0]
+        if run_anywhere(_system(family, task, merge(head.options, options))):
+            raise ConfigError(
+                f"models.policy.path: given {str(policy)!r}, whose chat template takes no system message ({reason}), for "
+                f"{environment!r}, whose episodes begin with one: name another model, or let the environment show none (for most "
+                "families env_adapter.options.guide = false)"
+            )
+
+
+async def _system(family: EnvironmentFamily, task: Task, options: Params) -> str:
+    """Return the system message of an episode; empty if it cannot be begun here, or takes long."""
+    live = LiveEnvironment(partial(fresh_environment, family, options), task, 0)
+    with suppress(TriforgeError, TimeoutError):
+        async with asyncio.timeout(_PATIENCE_S):
+            try:
+                return (await live.start()).system
+            finally:
+                await live.close()
+    return ""
 
 
 def demand_playable(pool: PoolState, document: Mapping[str, Any]) -> None:
@@ -86,10 +127,7 @@ def demand_playable_code(
     """Raise InputError for an environment or reward function of the user's own that raises at every answer to these tasks."""
     if type(family).__module__.startswith("environments.") and "reward" not in options:
         return
-    tasks = [
-        Task(id=f"trial-{n}", pool_id="trial", slot="trial", family=family.name, instruction=draft.instruction, params=draft.params)
-        for n, draft in enumerate(drafts)
-    ]  # fmt: skip
+    tasks = _trials(family, drafts)
     errors = [run_anywhere(_errors(family, task, options)) for task in tasks]
     if not errors or not all(errors):
         return
@@ -101,6 +139,13 @@ def demand_playable_code(
         f"{options.get('reward', family.name)} raises at every answer to the first {len(tasks)} tasks; to {tasks[0].params!r:.300}\n"
         f"{shown}\nAn answer that it cannot read gets a low score or is an invalid action; raise only where nothing can be measured"
     ) from first
+
+
+def _trials(family: EnvironmentFamily, drafts: Sequence[TaskDraft]) -> list[Task]:
+    return [
+        Task(id=f"trial-{n}", pool_id="trial", slot="trial", family=family.name, instruction=draft.instruction, params=draft.params)
+        for n, draft in enumerate(drafts)
+    ]  # fmt: skip
 
 
 def _traced(error: TriforgeError) -> str:

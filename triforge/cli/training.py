@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from typer import Option
 
-from triforge.cli.checks import check_new_pool, demand_models, demand_playable
+from triforge.cli.checks import check_new_pool, demand_models, demand_playable, demand_shown
 from triforge.cli.deployment import (
     DOCUMENT,
     STATE,
@@ -51,7 +51,7 @@ from triforge.environments.rows import object_of
 from triforge.environments.trainable import unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError
 from triforge.event_loop import run_anywhere
-from triforge.supervisor.layout import plan_layout
+from triforge.supervisor.layout import demand_startable, plan_layout
 from triforge.supervisor.supervise import ADDRESSES, Supervisor
 from triforge.types import Params, PoolState, Proposal, RunState, RunStep
 
@@ -110,8 +110,13 @@ class Training:
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
         parse(document)  # before a model is fetched or made
-        self._check_pool(document)
-        return merge(document, {"models": self._models(tell)})
+        starts = self._check_pool(document)
+        document = merge(document, {"models": self._models(tell)})
+        policy = document["models"].get("policy", {}).get("path", "")
+        if starts and not self.pool and policy:
+            options = parse(document).env_adapter.options
+            demand_shown(Path(policy), *self.request(document), self.env, options)
+        return document
 
     def counts(self) -> tuple[int, int]:
         """Return how many tasks are generated for training and evaluation; of a short file a fifth is held out."""
@@ -141,9 +146,11 @@ class Training:
 
             kept.demand_run(self.state, self.resume)
 
-    def _check_pool(self, document: Mapping[str, Any]) -> None:
-        """Raise for a pool that cannot be made or not be trained on as the document says."""
+    def _check_pool(self, document: Mapping[str, Any]) -> bool:
+        """Return whether a deployment is to be started; raise for a pool that cannot be made or trained on as the document says."""
         addresses, pool = deployed(self.state), None
+        if addresses is None:
+            demand_startable(Settings.from_env())
         if addresses is not None and self.pool:
             options = parse(document).env_adapter.options
             run_anywhere(_check_served_pool(addresses, self.pool, options))
@@ -157,6 +164,7 @@ class Training:
             pool = check_new_pool(*self.request(document), self.env, play=True)
         if pool is not None:
             demand_playable(pool, document)
+        return addresses is None
 
     def _models(self, tell: Tell) -> dict[str, Any]:
         # the policy is last, because a tiny one takes a minute to make

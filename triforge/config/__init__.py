@@ -5,7 +5,7 @@ own document. Secrets and addresses come from the environment only (`Settings.fr
 Times are seconds, sizes are tokens or bytes, as the names say.
 """
 
-from triforge.config.base import Regex, Sampling, Section
+from triforge.config.base import JsonSchema, Regex, Sampling, Section
 from triforge.config.document import (
     assignment,
     load,

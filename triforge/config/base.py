@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from triforge.algorithms.registry import Only
+from triforge.errors import InputError
+from triforge.json_text import loads, require_keepable
 
 # The name of a model of a run: `policy`, `reward`, `rewriter`, or one that the run's document adds.
 ROLE_NAME: Final = r"^[a-z][a-z0-9]{0,15}$"
@@ -76,16 +80,35 @@ _PART = re.compile(
     r"\\[pPxu]\{[^}]{0,40}\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|\((?:\?[^:=!<)]{0,8}[:=!])?|\{(\d*),?(\d*)\}|.",
     re.DOTALL,
 )
-_POSITIONS = 10_000  # of an expression with its repetitions written out, as engines compile it
+_LONGEST: Final = 65_536  # characters of an expression
+_LARGEST: Final = 1 << 20  # characters of a JSON schema
+_POSITIONS: Final = (
+    10_000  # of an expression with its repetitions written out, as engines compile it
+)
 
 
 def _small(pattern: str) -> str:
+    if len(pattern) > _LONGEST:
+        raise ValueError(f"given {len(pattern)} characters, expected at most {_LONGEST}")
     size = positions(pattern)
     if size > max(_POSITIONS, len(pattern)):
         raise ValueError(
             f"with its repetitions written out it has {size} positions, expected at most {_POSITIONS}; lower the numbers in {{}}"
         )
+    if reason := _parse_error(pattern):
+        raise ValueError(f"given {pattern!r:.80}, expected a regular expression: {reason}")
     return pattern
+
+
+@functools.lru_cache(maxsize=256)
+def _parse_error(pattern: str) -> str:
+    """Return why a pattern is none for the parser that pydantic shares with llguidance (Rust's `regex-syntax`), or nothing."""
+    try:
+        SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+    except SchemaError as error:
+        _, found, reason = str(error).rpartition("error: ")
+        return reason.strip() if found and "parse error" in str(error) else ""
+    return ""
 
 
 def positions(pattern: str) -> int:
@@ -110,6 +133,22 @@ def positions(pattern: str) -> int:
 
 
 Regex = Annotated[str, AfterValidator(_small)]
+
+
+def _schema(text: str) -> str:
+    if len(text) > _LARGEST:
+        raise ValueError(f"given {len(text)} characters, expected at most {_LARGEST}")
+    value = loads(text)
+    if not isinstance(value, (dict, bool)):
+        raise ValueError(f"given {text!r:.80}, expected a JSON schema, an object")
+    try:
+        require_keepable(value, "the schema")
+    except InputError as error:
+        raise ValueError(error.detail) from None
+    return text
+
+
+JsonSchema = Annotated[str, AfterValidator(_schema)]
 
 
 Conflicts = Iterator[tuple[bool, str]]
@@ -156,4 +195,4 @@ class Sampling(Section):
     stop_token_ids: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(fail_fast=True)] = ()
     seed: int | None = None
     regex: Regex | None = None
-    json_schema: str | None = None
+    json_schema: JsonSchema | None = None

@@ -16,6 +16,7 @@ from triforge.config.sections import AlgorithmSection
 from triforge.errors import ConfigError
 
 _S = TypeVar("_S", bound=BaseModel)
+_NAMED: Final = 100  # problems of a document
 
 MOVED: Final = {
     "phases": "methods.rloop",
@@ -121,7 +122,8 @@ def checked(kind: type[_S], fields: Mapping[str, Any], *, variables: bool = Fals
     try:
         return kind.model_validate(dict(fields))
     except ValidationError as error:
-        problems = tuple(problem(item, kind, variable=variables) for item in error.errors())
+        first = error.errors(include_url=False)[:_NAMED]
+        problems = tuple(problem(item, kind, variable=variables) for item in first)
         raise ConfigError("; ".join(problems), problems=problems) from None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from triforge.config.base import (
     NOWHERE,
@@ -32,6 +32,15 @@ SERVICES: Final = (
 _SERVICES: Final = ("policy_model", "reward_model", "reward", "env_adapter", "trainer")
 
 
+_HERE: Final = "127.0.0.1"
+
+
+def reachable(host: str) -> str:
+    """Return the host, as URLs write it, under which this machine reaches what listens on a host; a wildcard is no address."""
+    known = {"": _HERE, "0.0.0.0": _HERE, "localhost": _HERE, "::": "[::1]"}  # noqa: S104
+    return known.get(host, f"[{host}]" if ":" in host else host)
+
+
 class Settings(Section):
     """Addresses and secrets of a deployment, from environment variables named `TRIFORGE_<FIELD>`."""
 
@@ -44,7 +53,7 @@ class Settings(Section):
     config: str = ""
     """TOML document with the defaults of runs."""
     host: str = "127.0.0.1"
-    """Address the APIs listen on."""
+    """Address the APIs listen on; the addresses of services that are not set follow it."""
     metrics_port: int = Field(0, ge=0, le=65_535)
     """Port of `/metrics` and `/healthz` of a worker or learner; 0 serves none."""
     log: Literal["text", "json"] = "text"
@@ -172,6 +181,17 @@ class Settings(Section):
     """Lease of a job; renewed while a worker works."""
     resend_s: Seconds = 20.0
     """Time after which a job that no worker started is sent again."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_host(cls, fields: Any) -> Any:
+        """Give services without an address that of the host on which they listen."""
+        if not isinstance(fields, Mapping) or not isinstance(fields.get("host"), str):
+            return fields
+        host = fields["host"].strip("[]")
+        urls = {name: cls.model_fields[name].default for name in (f"{one}_url" for one in SERVICES)}
+        own = {name: url.replace(_HERE, reachable(host)) for name, url in urls.items()}
+        return {**own, **fields, "host": host}
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:

@@ -19,6 +19,7 @@ from triforge.access.exposure import require_safe
 from triforge.config import RunConfig, Settings
 from triforge.config.base import NOWHERE, by_name
 from triforge.config.models import ModelSection
+from triforge.config.settings import reachable
 from triforge.errors import ConfigError
 from triforge.supervisor.ports import Ports
 from triforge.supervisor.process import ProcessSpec
@@ -71,13 +72,14 @@ def plan_layout(
     environ = os.environ if environ is None else environ
     _demand_rewriter(config, environ)
     state, unused = state.resolve(), _unused(config, environ)
-    ports = Ports(auto=auto_ports, reserved=_addressed(settings, environ))
+    ports = Ports(auto=auto_ports, reserved=_addressed(settings, environ), host=settings.host)
+    here = reachable(settings.host)
     changes: dict[str, object] = {"config": str(config_path.resolve())}
     changes |= {f"{name}_url": NOWHERE for name in _APIS if name in unused}
     changes |= {"adapt_workers": config.adaptation.adapts, **places(state, environ)}
     if auto_ports:
         changes |= {
-            f"{name}_url": f"http://127.0.0.1:{ports.free()}"
+            f"{name}_url": f"http://{here}:{ports.free()}"
             for name in _APIS
             if f"TRIFORGE_{name.upper()}_URL" not in environ and name not in unused
         }
@@ -106,6 +108,14 @@ def plan_layout(
             specs += _model_processes(role, config, settings, env, ports, engines)
     services = _with_metrics(_services(config, settings, env, unused), settings.metrics_port, ports)
     return Layout(settings=settings, specs=(*specs, *services))
+
+
+def demand_startable(settings: Settings) -> None:
+    """Raise ConfigError for what would stop a start on this machine whatever its document says; `plan_layout` sees the rest."""
+    if settings.service_secret.get_secret_value() or not settings.keyed:  # else the start makes one
+        require_safe(settings)
+    if "redis_url" not in settings.model_fields_set:
+        _server_binary()
 
 
 def places(state: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -179,7 +189,7 @@ def _model_urls(further: list[Role], settings: Settings, ports: Ports) -> str:
     urls = by_name(settings.models)
     for number, role in enumerate(further):
         port = ports.free() if ports.auto else _FURTHER_PORT + 10 * number
-        urls.setdefault(role, f"http://127.0.0.1:{port}")
+        urls.setdefault(role, f"http://{reachable(settings.host)}:{port}")
     return ",".join(f"{role}={url}" for role, url in urls.items())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Collection
 from typing import Final
@@ -9,36 +10,46 @@ from typing import Final
 from triforge.errors import ConfigError
 
 _AUTO: Final = "--auto-ports"
+_HERE: Final = "127.0.0.1"
 
 
-def free_port() -> int:
+def free_port(host: str = _HERE) -> int:
     """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.socket(_family(host)) as probe:
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
-def check_port(port: int, option: str) -> None:
-    """Raise ConfigError for a port that is taken."""
-    with socket.socket() as probe:
+def check_port(port: int, option: str, host: str = _HERE) -> None:
+    """Raise ConfigError for a port that is taken, or a host that this machine does not have."""
+    with socket.socket(_family(host)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ConfigError(
+                    f"TRIFORGE_HOST: given {host!r}, expected an address of this machine ({error.strerror})"
+                ) from None
             raise ConfigError(
                 f"port {port} ({option}) is taken ({error.strerror}); stop what uses it, set {option} to another, or "
                 f"start with {_AUTO}"
             ) from None
 
 
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 class Ports:
     """The ports of a deployment, each used once; with `auto` free ones instead of the wanted ones.
 
-    `reserved` ports are claimed later; `free` does not return them.
+    `reserved` ports are claimed later; `free` does not return them. Services listen on `host`, engines on 127.0.0.1.
     """
 
-    def __init__(self, *, auto: bool, reserved: Collection[int] = ()) -> None:
+    def __init__(self, *, auto: bool, reserved: Collection[int] = (), host: str = _HERE) -> None:
         self.auto = auto
+        self._hosts = dict.fromkeys((_HERE, host))
         self._reserved = frozenset(reserved)
         self._taken: dict[int, str] = {}
 
@@ -65,5 +76,6 @@ class Ports:
             raise ConfigError(
                 f"port {port}: given to both {self._taken[port]} and {option}, expected a port of its own for each"
             )
-        check_port(port, option)
+        for host in self._hosts:
+            check_port(port, option, host)
         self._taken[port] = option

@@ -87,8 +87,8 @@ class GenerateRequest(Message):
     """
 
     prefix_ids: Annotated[tuple[int, ...], Field(fail_fast=True)] = ()
-    prefix_images: tuple[PlacedImage, ...] = ()
-    messages: tuple[ChatMessage, ...] = ()
+    prefix_images: Annotated[tuple[PlacedImage, ...], Field(fail_fast=True)] = ()
+    messages: Annotated[tuple[ChatMessage, ...], Field(fail_fast=True)] = ()
     after_system: bool = False
     n: Annotated[int, Field(ge=1, le=64)] = 1
     sampling: Sampling = Sampling()

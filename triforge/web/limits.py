@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -12,6 +13,7 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triforge.errors import TooLargeError, TriforgeError
+from triforge.json_text import SMALL as SHORT
 from triforge.json_text import require_parsable, require_whole
 
 MEBIBYTE: Final = 2**20
@@ -102,8 +104,15 @@ class _Body:
         self._is_read = True
         body = b"".join(parts)
         try:
-            require_parsable(body, numbers=numbers)
-            require_whole(body)
+            if len(body) <= SHORT:
+                _check(body, numbers)
+            else:
+                await asyncio.to_thread(_check, body, numbers)
         except TriforgeError as error:
             raise RefusedBodyError(error) from None
         return {**message, "body": body} if message["type"] == "http.request" else message
+
+
+def _check(body: bytes, numbers: int) -> None:
+    require_parsable(body, numbers=numbers)
+    require_whole(body)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import math
+import reprlib
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -28,6 +30,7 @@ PROBLEM_TYPE: Final = "application/problem+json"
 
 _log = logging.getLogger(__name__)
 _MOST_PROBLEMS: Final = 100  # that are named
+_MANY: Final = 10_000  # that pydantic writes out, all or none, while every other request waits
 _UNREADABLE: Final = "There was an error parsing the body"  # FastAPI's detail
 
 
@@ -64,25 +67,49 @@ def openai_error(kind: str, status: int, detail: str) -> dict[str, Any]:
     return {"message": detail, "type": kind, "param": None, "code": status}
 
 
-def input_error(error: ValidationError | RequestValidationError) -> InputError:
-    """Return pydantic's error as one of ours, with one sentence a field."""
-    problems = tuple(_sentence(item) for item in error.errors()[:_MOST_PROBLEMS])
+def input_error(error: ValidationError | RequestValidationError, *, within: str = "") -> InputError:
+    """Return pydantic's error as one of ours, with one sentence a field; `within` stands before the names of fields."""
+    count = error.error_count() if isinstance(error, ValidationError) else 0
+    if count > _MANY:
+        return InputError(
+            f"body: given {count} fields or items that are wrong, expected none; send a few of them to read what is wrong with each"
+        )
+    problems = tuple(_sentence(item, within) for item in error.errors()[:_MOST_PROBLEMS])
     return InputError("; ".join(problems[:3]) or "malformed request", problems=problems)
 
 
-def _sentence(item: Mapping[str, Any]) -> str:
-    field = ".".join(str(part) for part in item["loc"]) or "body"
+def _sentence(item: Mapping[str, Any], within: str) -> str:
+    path = (*([within] if within else ()), *item["loc"])
+    field = ".".join(str(part) for part in path) or "body"
     if item["type"] == "extra_forbidden":
         return f"{field}: unknown field"
     if item["type"] == "json_invalid":  # its location, if it has one, is a character
         reason = str(item.get("ctx", {}).get("error", item["msg"]))
+        if "recursion limit" in reason:
+            reason = "nested too deeply"
         place = f" at character {item['loc'][-1]}" if item["loc"] else ""
         return f"body: not JSON: {reason}{place}"
     if field == "body" and isinstance(item.get("input"), bytes):  # the framework has not parsed it
         return "body: expected JSON, and the header `Content-Type: application/json`"
     reason = str(item["msg"]).removeprefix("Value error, ")
-    value = repr(item.get("input"))
+    value = _SHORTENED.repr(item.get("input"))
     return f"{field}: {reason} (given {value if len(value) <= 80 else value[:77] + '...'})"
+
+
+class _Shortened(reprlib.Repr):
+    """A representation that takes no longer for a large value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlist = self.maxtuple = self.maxdict = 8
+        self.maxstring = self.maxlong = self.maxother = 80
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        """Show the first fields as they come; the base class sorts all of them."""
+        return super().repr_dict(dict(itertools.islice(x.items(), self.maxdict + 1)), level)
+
+
+_SHORTENED: Final = _Shortened()
 
 
 async def _on_triforge_error(_: Request | None, error: Exception) -> Response:

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from services.policy.api.calls.parser import CallParser
 from services.policy.api.streams import Dialect, event
@@ -21,6 +21,7 @@ from services.policy.gateway import Answer
 from triforge.errors import NotFoundError
 from triforge.rendering import Renderer
 from triforge.types import GenerateOutput, Sampling, VersionSpan
+from triforge.web.problems import input_error
 
 Tokens = Annotated[int, Field(ge=1, le=131072)]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -111,7 +112,10 @@ class OpenAIRequest(Strict):
             "regex": self.regex,
             **more,
         }
-        return Sampling.model_validate({k: v for k, v in fields.items() if v is not None})
+        try:
+            return Sampling.model_validate({k: v for k, v in fields.items() if v is not None})
+        except ValidationError as error:
+            raise input_error(error) from None
 
     def extras(self) -> Extras:
         """Return the options of the engine that `Sampling` does not have."""

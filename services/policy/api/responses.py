@@ -79,6 +79,10 @@ class _TextOptions(Strict):
     format: dict[str, Any] | None = None
 
 
+# One of them is checked after another: each names its own type.
+_Item = Annotated[_Message | _FunctionCall | _FunctionOutput, Field(union_mode="left_to_right")]
+
+
 class ResponsesRequest(Strict):
     """Body of `POST /sessions/{id}/v1/responses`."""
 
@@ -87,7 +91,7 @@ class ResponsesRequest(Strict):
     )  # fmt: skip
 
     model: str = ""
-    input: str | list[_Message | _FunctionCall | _FunctionOutput]
+    input: str | Annotated[list[_Item], Field(fail_fast=True)]
     instructions: str = ""
     max_output_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0.0, le=5.0)] | None = None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from services.policy.api.anthropic import MessagesDialect, MessagesRequest
 from services.policy.api.chat import ChatDialect, ChatRequest
@@ -20,11 +20,12 @@ from services.policy.api.streams import Dialect, Pieces, events
 from services.policy.gateway import Answer, Gateway
 from triforge.access.callers import Rule, caller
 from triforge.types import GenerateReply, GenerateRequest, Message, WeightsState, WeightsUpdate
+from triforge.web.bodies import body_of, described, off_loop
 from triforge.web.description import answers, files
-from triforge.web.problems import input_error
 from triforge.web.server import EventStream, unless_gone
 
 _JSON: Final = "application/json"
+_BATCH: Final = 4096  # requests
 _EVENTS: Final = "text/event-stream"
 _SAMPLING: Final = Rule(requires="submit")  # changes nothing that lasts, but occupies a model
 _WEIGHTS: Final = Rule(requires="operator")
@@ -59,13 +60,20 @@ class GenerateBatch(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     # one error, not one a number
-    requests: Annotated[tuple[GenerateRequest, ...], Field(fail_fast=True)]
+    requests: Annotated[tuple[GenerateRequest, ...], Field(fail_fast=True, max_length=_BATCH)]
 
 
 class ReplyBatch(BaseModel):
     """Answer of `POST /v1/generate`, in the order of the requests."""
 
     replies: list[GenerateReply]
+
+
+_Batch = Annotated[GenerateBatch, Depends(body_of(GenerateBatch))]
+_Chat = Annotated[ChatRequest, Depends(body_of(ChatRequest))]
+_Completion = Annotated[CompletionRequest, Depends(body_of(CompletionRequest))]
+_Responses = Annotated[ResponsesRequest, Depends(body_of(ResponsesRequest))]
+_Messages = Annotated[MessagesRequest, Depends(body_of(MessagesRequest))]
 
 
 class WeightsRollback(Message):
@@ -78,21 +86,17 @@ def routes(gateway: Gateway, *, role: str, sessions: Sessions | None = None) -> 
     """Return the routes of a policy service."""
     router = APIRouter()
     router.include_router(_sessions(gateway, role, sessions))
-    schema = {"content": {_JSON: {"schema": GenerateBatch.model_json_schema()}}, "required": True}
 
-    @router.post("/v1/generate", openapi_extra={"requestBody": schema}, responses=_SAMPLED)
-    async def generate(request: Request) -> Response:
+    @router.post("/v1/generate", openapi_extra=described(GenerateBatch), responses=_SAMPLED)
+    async def generate(request: Request, batch: _Batch) -> Response:
         """Sample from prompts given as messages, prefix ids or both; one reply a request, in order."""
-        try:
-            batch = GenerateBatch.model_validate_json(await request.body())
-        except ValidationError as error:
-            raise input_error(error) from None
         replies = await unless_gone(request, gateway.generate(batch.requests))
         answer = ReplyBatch.model_construct(replies=replies)
-        return Response(answer.model_dump_json(), media_type=_JSON)
+        size = sum(len(reply.prompt_ids) for reply in replies)
+        return Response(await off_loop(size, answer.model_dump_json), media_type=_JSON)
 
-    @router.post("/v1/chat/completions", responses=_STREAMED)
-    async def chat(request: Request, body: ChatRequest) -> Response:
+    @router.post("/v1/chat/completions", openapi_extra=described(ChatRequest), responses=_STREAMED)
+    async def chat(request: Request, body: _Chat) -> Response:
         """Chat in OpenAI's dialect."""
         demand_model(body.model or role, role)
         pictures: dict[str, bytes] = {}
@@ -101,8 +105,8 @@ def routes(gateway: Gateway, *, role: str, sessions: Sessions | None = None) -> 
         prompt = await asyncio.to_thread(body.request, renderer, pictures)  # images take a while
         return await _sample(gateway, request, dialect, [prompt], pictures)
 
-    @router.post("/v1/completions", responses=_STREAMED)
-    async def complete(request: Request, body: CompletionRequest) -> Response:
+    @router.post("/v1/completions", openapi_extra=described(CompletionRequest), responses=_STREAMED)
+    async def complete(request: Request, body: _Completion) -> Response:
         """Plain completions in OpenAI's dialect."""
         demand_model(body.model or role, role)
         dialect = _dialect(CompletionDialect, body, gateway, role)
@@ -220,26 +224,24 @@ def _sessions(gateway: Gateway, role: str, sessions: Sessions | None) -> APIRout
             request, dialect, lambda: sessions.stream(call), lambda: sessions.answer(call)
         )
 
-    @router.post("/chat/completions", responses=_IN_SESSION)
-    async def session_chat(
-        request: Request, body: ChatRequest, key: IdempotencyKey = ""
-    ) -> Response:
+    @router.post("/chat/completions", openapi_extra=described(ChatRequest), responses=_IN_SESSION)
+    async def session_chat(request: Request, body: _Chat, key: IdempotencyKey = "") -> Response:
         """Chat in OpenAI's dialect, in a session."""
         return await respond(request, body, key, ChatDialect)
 
-    @router.post("/responses", responses=_IN_SESSION)
+    @router.post("/responses", openapi_extra=described(ResponsesRequest), responses=_IN_SESSION)
     async def session_responses(
-        request: Request, body: ResponsesRequest, key: IdempotencyKey = ""
+        request: Request, body: _Responses, key: IdempotencyKey = ""
     ) -> Response:
         """Responses in OpenAI's dialect, in a session; a request brings its whole conversation."""
-        return await respond(request, body.chat(), key, ResponsesDialect)
+        return await respond(request, await asyncio.to_thread(body.chat), key, ResponsesDialect)
 
-    @router.post("/messages", responses=_IN_SESSION)
+    @router.post("/messages", openapi_extra=described(MessagesRequest), responses=_IN_SESSION)
     async def session_messages(
-        request: Request, body: MessagesRequest, key: IdempotencyKey = ""
+        request: Request, body: _Messages, key: IdempotencyKey = ""
     ) -> Response:
         """Messages in Anthropic's dialect, in a session."""
-        return await respond(request, body.chat(), key, MessagesDialect)
+        return await respond(request, await asyncio.to_thread(body.chat), key, MessagesDialect)
 
     @router.get("/models", responses=answers(401, 404, 409))
     async def session_models() -> Response:

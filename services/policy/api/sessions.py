@@ -42,9 +42,10 @@ from triforge.types import (
     PlacedImage,
     Turn,
 )
+from triforge.web.bodies import off_loop
 
 _BYTES: Final = 128_000_000  # of the sessions that are known here
-_SHORT: Final = 16_384  # characters of a conversation that is rendered in the event loop
+_IMAGES: Final = 65_536  # characters that take as long as the images of a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +129,16 @@ class Sessions:
         if body.has_images:
             images = await asyncio.to_thread(body.images, pictures)  # decodes them
             messages = [m | {"images": i} for m, i in zip(messages, images, strict=True)]
-        conversations, roles = _conversations(body, messages), [m["role"] for m in messages]
+        size = sum(len(m["content"]) + 128 for m in messages)
+        conversations = await off_loop(size, partial(_conversations, body, messages))
+        roles = [m["role"] for m in messages]
         place = forest.continued(conversations, roles)
         if place[0] is None and "assistant" in roles:  # another process may have answered it
             missing = [n for n in range(1, number) if n not in forest.answers]
             self._add(session.id, forest, await self._log.read(session.id, missing))
             place = forest.continued(conversations, roles)
         work = partial(self._render, body, place, forest, images)
-        short = sum(len(m["content"]) for m in messages) < _SHORT and not images
-        parent, ids, new, placed = work() if short else await asyncio.to_thread(work)
+        parent, ids, new, placed = await off_loop(size + _IMAGES * len(images), work)
         request, extras = _request(session, body, number)
         update = {
             "prefix_ids": tuple(ids),

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import Any
 
 import httpx
+from pydantic_core import to_json
 
 from services.policy.engines import sglang_parsing as parsing
 from services.policy.engines.protocol import EngineInfo, Partial, PauseMode, Prompt, Sample
@@ -157,7 +158,7 @@ class SGLangEngine:
             "extra_key": self._cache_key,
         } | ({"lora_path": adapter} if adapter else {})
         with self._named():
-            answer = await post_json(self._data, "/generate", body)
+            answer = await post_json(self._data, "/generate", to_json(body))
             return parsing.prompt_logprobs_of(answer, ids, self.url)
 
     # ---- state ----

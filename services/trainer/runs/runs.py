@@ -101,7 +101,8 @@ class Runs:
         _require_allowed(request.config, Allowed.of(self.settings))
         base = read_document(self.settings.config) if self.settings.config else {}
         named = {"run": {"name": request.name}} if request.name else {}
-        parse(merge(merge(base, request.config), named))  # before env_adapter is asked for the pool
+        # before env_adapter is asked for the pool; wrong documents of many fields take a while
+        await asyncio.to_thread(parse, merge(merge(base, request.config), named))
         who = caller()
         pool = await self.pools.pool(request.pool, tenant="" if who.everything else who.tenant)
         config = config_on(pool, base, merge(request.config, named))

@@ -7,16 +7,18 @@ import re
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from environments.prompts.family import FAMILY as PROMPTS
 from triforge.cli import checks
-from triforge.cli.checks import check_new_pool, demand_playable_code
+from triforge.cli.checks import check_new_pool, demand_playable_code, demand_shown
 from triforge.environments.kit import Family, Observation, StepResult, Strict
-from triforge.errors import InputError
+from triforge.errors import ConfigError, InputError
 from triforge.rollout.protocols import EnvironmentFamily
+from triforge.testing.model_folders import chatml_folder
 
 ROWS = [{"prompt": f"{n} and one?", "columns": {"answer": n + 1}} for n in range(2)]
 
@@ -119,3 +121,25 @@ def test_environment_is_played_to_its_end(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(checks, "_ANSWERS", ("", "up"))
     with pytest.raises(InputError, match=r"ZeroDivisionError in step 2: .*test_checks.py:\d+\)"):
         tried(Walks(), [{"depth": 3}])
+
+
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+)
+
+
+def test_a_system_message_that_the_policy_refuses_is_found_before_a_start(tmp_path: Path) -> None:
+    folder = chatml_folder(tmp_path / "model")
+    plain = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    asks = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    (folder / "chat_template.jinja").write_text(NO_SYSTEM + plain + asks)
+    generated = {"generate": {"count": 1, "heldout": 0, "options": {}, "seed": 1}}
+    prompt = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a?"}]
+    own = {"options": {"reward": f"{__name__}:misspelt"}}
+    rows = {**own, "tasks": [{"params": {"prompt": prompt, "columns": {}}}]}
+    for body, family in ((generated, "household"), (rows, "prompts")):
+        with pytest.raises(ConfigError, match=r"takes no system message .*no system role"):
+            demand_shown(folder, "mine", body, family, {"wording": "alfworld"} if family == "household" else {})  # fmt: skip
+    rows = {**own, "tasks": [{"params": {"prompt": prompt[1:], "columns": {}}}]}
+    demand_shown(folder, "mine", rows, "prompts", {})
+    demand_shown(chatml_folder(tmp_path / "other"), "mine", generated, "household", {})

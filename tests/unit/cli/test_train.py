@@ -219,7 +219,7 @@ def test_pool_is_checked_before_the_model(trained: Services, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("file", "config", "reason"),
     [
-        ("tokenizer_config.json", {}, "no chat template"),
+        ("tokenizer_config.json", {}, "no default chat template"),
         (
             "config.json",
             {"model_type": "t5"},

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from triforge.config import Settings, parse
 from triforge.errors import ConfigError
-from triforge.supervisor.layout import Layout, plan_layout
+from triforge.supervisor.layout import Layout, demand_startable, plan_layout
 from triforge.supervisor.ports import check_port
 
 
@@ -163,3 +163,18 @@ def test_a_further_model_has_an_engine_a_policy_service_and_a_learner(tmp_path: 
     names = [spec.name for spec in layout.specs]
     assert ("engine-mover" in names, "mover-model" in names) == (False, True)
     assert layout.settings.model_url("mover") == "http://127.0.0.1:8931"
+
+
+def test_what_no_start_survives_is_known_before_a_model_is_made() -> None:
+    for wrong in (
+        {"TRIFORGE_HOST": "0.0.0.0"},
+        {"TRIFORGE_AUTH": "keys", "TRIFORGE_SERVICE_SECRET": "short"},
+    ):
+        with pytest.raises(ConfigError):
+            demand_startable(Settings.from_env(wrong))
+    for right in (
+        {},
+        {"TRIFORGE_AUTH": "keys"},
+        {"TRIFORGE_HOST": "0.0.0.0", "TRIFORGE_AUTH": "open"},
+    ):
+        demand_startable(Settings.from_env(right))

@@ -146,3 +146,29 @@ def test_secrets_reach_the_children_only_through_the_environment(tmp_path: Path)
     words: list[Any] = [word for process in layout.specs for word in process.command]
     assert not any("hunter2" in word for word in words)
     assert spec(layout, "policy-model").env["TRIFORGE_API_KEY"] == "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("127.0.0.2", "127.0.0.2"), ("::1", "[::1]"), ("[::1]", "[::1]"), ("::", "[::1]"), ("0.0.0.0", "127.0.0.1")],
+)  # fmt: skip
+def test_addresses_follow_the_host(host: str, shown: str) -> None:
+    given = {"TRIFORGE_HOST": host, "TRIFORGE_REWARD_URL": "http://elsewhere:1"}
+    settings = Settings.from_env(given)
+    assert settings.policy_model_url == f"http://{shown}:8001"
+    assert settings.dashboard_url == f"http://{shown}:8005"
+    assert settings.reward_url == "http://elsewhere:1"
+    assert "[" not in settings.host
+    assert Settings.from_env(settings.environment()) == settings  # as a child reads it
+
+
+def test_a_port_is_looked_at_where_services_listen() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.2", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        Ports(auto=False).claim(port, "here")
+        with pytest.raises(ConfigError, match="taken"):
+            Ports(auto=False, host="127.0.0.2").claim(port, "there")
+    with pytest.raises(ConfigError, match="TRIFORGE_HOST"):
+        Ports(auto=False, host="192.0.2.1").claim(port, "of another machine")
