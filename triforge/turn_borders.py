@@ -145,8 +145,8 @@ class Borders:
             shown = {"tools": tools, "add_generation_prompt": generation_prompt}
             try:
                 text = _behind(self._fill(messages=[*past, *messages], **shown), messages[0])
-                head = {**messages[0], "content": NEXT}
-                opening = _behind(self._fill(messages=[*past, head], **shown), head)
+                marked = [{**message, "content": NEXT} for message in messages]
+                opening = _behind(self._fill(messages=[*past, *marked], **shown), messages[0])
             except InputError as error:
                 refusal = error
                 continue
@@ -189,7 +189,12 @@ def _place(ids: Sequence[int], ends: Collection[int]) -> int | None:
 
 def _behind(shown: str, first: Message) -> str:
     """Return the template's text behind the answer."""
-    _, mark, after = shown.partition(ANSWER)
+    before, mark, after = shown.partition(ANSWER)
+    if NEXT in before:
+        raise InputError(
+            "the chat template writes a message at the beginning that comes later (a system message in the middle?); send it "
+            "first, or as a user message"
+        )
     if not mark or ANSWER in after:
         raise InputError(
             f"the chat template does not show an assistant message exactly once before {first['role']} messages"

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - a family writes wide bars
 """Borders between turns: what a conversation grows into token by token is what transformers makes of it at once."""
 
 from __future__ import annotations
@@ -186,6 +187,18 @@ def test_templates_that_move_text_are_refused_where_it_would_show(folders: dict[
             assert renderer.render_with_tools(chat[1:], [TOOL])  # one turn is no fault
             with pytest.raises(InputError, match="once a turn is added"):
                 renderer.demand_turns(tools=True)
+
+
+def test_a_message_that_the_template_moves_to_the_beginning_is_refused(
+    folders: dict[str, Path],
+) -> None:
+    play = Rollout(folders["deepseek-v3"], FAMILIES["deepseek-v3"])
+    prompt = play.ask([{"role": "user", "content": "xQx"}])
+    play.answer(prompt, "xAx", "<｜end｜>", {"role": "assistant", "content": "xAx"}, "")
+    late = [{"role": "user", "content": "xEx"}, {"role": "system", "content": "xSx"}]
+    for new in (late, late[::-1]):
+        with pytest.raises(InputError, match="at the beginning"):
+            play.renderer.extend_with_tools(play.ids, new, [])
 
 
 def test_an_end_without_the_template_s_space_before_it_is_not_doubled(
