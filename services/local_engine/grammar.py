@@ -142,6 +142,8 @@ class GrammarCompiler:
             schema = json.loads(params.json_schema or "")
         except ValueError as error:
             raise InputError(f"json_schema is not valid JSON: {error}") from error
+        except RecursionError:
+            raise InputError("json_schema is not valid JSON: nested too deeply") from None
         if not self._spaced:
             return str(matcher.grammar_from_json_schema(json.dumps(schema)))
         return str(

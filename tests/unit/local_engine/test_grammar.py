@@ -114,7 +114,14 @@ async def test_a_grammar_that_is_too_large_to_follow_ends_as_aborted(bytes_engin
 
 
 @pytest.mark.parametrize(
-    "params", [{"regex": "(a"}, {"json_schema": "{no"}, {"json_schema": '{"type": "nonsense"}'}]
+    "params",
+    [
+        {"regex": "(a"},
+        {"json_schema": "{no"},
+        {"json_schema": '{"type": "nonsense"}'},
+        {"json_schema": '{"items":' * 200 + "{}" + "}" * 200},
+        {"json_schema": '{"items":' * 2000 + "{}" + "}" * 2000},
+    ],
 )
 async def test_an_invalid_grammar_is_refused(words: Engine, params: dict[str, str]) -> None:
     with pytest.raises(InputError, match=r"invalid|not valid"):
