@@ -52,6 +52,22 @@ def test_answer_is_read_as_by_sglang_or_the_difference_has_a_reason(form: str, n
     assert same is not bool(case.differs), theirs
 
 
+@pytest.mark.parametrize("before", ["<think>a</think>", "<think>a</think>b ", "a</think>b "])
+def test_a_call_drafted_in_a_later_thought_within_a_line_is_no_call(before: str) -> None:
+    call = '<tool_call>{"name": "go", "arguments": {}}</tool_call>'
+    drafted = f"{before}<think>I could {call}</think>c"
+    for opened in (False, True):
+        assert parser("hermes", opened=opened).parse(drafted).calls == ()
+        reply = parser("hermes", opened=opened).parse(f"{drafted}\n{call}")
+        assert (reply.text, [each.name for each in reply.calls]) == (drafted, ["go"])
+
+
+def test_a_word_that_looks_like_the_beginning_of_a_thought_hides_no_call() -> None:
+    call = '<tool_call>{"name": "go", "arguments": {}}</tool_call>'
+    reply = parser("hermes").parse(f"I think in <think>.\n{call}")
+    assert (reply.text, [each.name for each in reply.calls]) == ("I think in <think>.", ["go"])
+
+
 def grows(texts: list[str]) -> None:
     for earlier, later in pairwise(texts):
         assert later.startswith(earlier)

@@ -13,7 +13,7 @@ _THOUGHTS: Final = {"<think>": "</think>", "[THINK]": "[/THINK]"}
 _END: Final = re.compile("|".join(re.escape(end) for end in _THOUGHTS.values()))
 _MARKS: Final = (
     rf"^ {{0,3}}(?P<fence>`{{3,}}|~{{3,}})|^[ \t]*(?P<thought>{'|'.join(map(re.escape, _THOUGHTS))})"
-    rf"|(?P<end>{_END.pattern})"
+    rf"|(?P<inline>{'|'.join(map(re.escape, _THOUGHTS))})|(?P<end>{_END.pattern})"
 )
 _WRONG: Final = (
     64  # openings without a call, behind which all is text: each takes the time of the whole answer
@@ -104,6 +104,7 @@ class _Search:
         self._text, self._marks = text, marks
         self._bare = bare  # no text has come yet, so calls may begin without an opening
         self._thought = thinks  # there was one
+        self._missing: set[str] = set()  # ends of thoughts that do not occur any more
         self.at = _behind(_END, text, 0) if thinks else 0
 
     def next(self) -> tuple[Literal["call", "bare", "end"], int] | None:
@@ -127,9 +128,20 @@ class _Search:
             elif kind == "thought":
                 end = re.compile(re.escape(_THOUGHTS[match["thought"]]))
                 self._thought, self.at = True, _behind(end, text, self.at)
+            elif kind == "inline":
+                self._skip_inline(match["inline"])
             elif not self._thought:
                 self._thought = True
                 return "end", match.start()
+
+    def _skip_inline(self, begin: str) -> None:
+        """Go behind a thought that begins within a line; without an end, which is searched for once, it is text."""
+        end = _THOUGHTS[begin]
+        place = -1 if end in self._missing else self._text.find(end, self.at)
+        if place < 0:
+            self._missing.add(end)
+        else:
+            self._thought, self.at = True, place + len(end)
 
 
 def _behind(mark: re.Pattern[str], text: str, start: int) -> int:
