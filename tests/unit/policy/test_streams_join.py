@@ -1,4 +1,4 @@
-"""What a stream sends joins to the whole answer: any tokens, any tokenizer, any stop strings, every dialect.
+"""Streams: the deltas join to the whole answer, for any tokens, any tokenizer, any stop strings, every dialect.
 
 PROPERTY_EXAMPLES widens the search (`make properties`).
 """
@@ -105,7 +105,7 @@ def outputs(draw: st.DrawFn, size: int, encode: Any) -> list[int]:
 
 
 def sampled(served: Served, ids: list[int], stops: list[str], data: st.DataObject) -> list[Any]:
-    """What the engine sends of a sample, after each of these tokens or after several of them; the last one is whole."""
+    """Return the events of a sample, one after each of these tokens or after several; the last one is whole."""
     params = parse_sampling({"stop": stops, "max_new_tokens": len(ids)})
     (seq,) = served.engine.build(EnginePrompt([3], params, "r", return_logprob=True))
     seq.begin_span("0")
@@ -210,8 +210,8 @@ def check_messages(found: list[Any], whole: dict[str, Any]) -> None:
             case "content_block_delta" if event["delta"]["type"] == "text_delta":
                 message["content"][event["index"]]["text"] += event["delta"]["text"]
             case "content_block_delta":
-                said = event["delta"]["partial_json"]
-                message["content"][event["index"]]["input"] = json.loads(said)
+                text = event["delta"]["partial_json"]
+                message["content"][event["index"]]["input"] = json.loads(text)
             case "message_delta":
                 message |= event["delta"] | {"usage": event["usage"]}
     assert message == whole
@@ -222,12 +222,12 @@ def check_responses(found: list[Any], whole: dict[str, Any]) -> None:
     assert {**last, "created_at": 0} == {**whole, "created_at": 0}
     for number, item in enumerate(whole["output"]):
         deltas = [e["delta"] for e in found if e.get("output_index") == number and "delta" in e]
-        said = item["content"][0]["text"] if item["type"] == "message" else item["arguments"]
-        assert "".join(deltas) == said
+        text = item["content"][0]["text"] if item["type"] == "message" else item["arguments"]
+        assert "".join(deltas) == text
 
 
 def dialects(served: Served, tools: bool, logprobs: bool) -> Iterator[tuple[Dialect[Any], Any]]:
-    """Each dialect, and what compares its events with its whole answer."""
+    """Yield each dialect with the function that compares its events with its whole answer."""
     more: dict[str, Any] = {"tools": TOOLS} if tools else {}
     chat = {"messages": [{"role": "user", "content": "go"}], "logprobs": logprobs, **more}
     plain = {"prompt": "go", "logprobs": 0 if logprobs else None}
