@@ -130,10 +130,16 @@ def _require_whole_value(value: Any, where: str) -> None:
 def loads(text: str | bytes) -> Any:
     """Return the value of a JSON text; ValueError with a sentence for a person if it is invalid.
 
-    NaN and infinities are no JSON. A field that occurs twice is refused: parsers would take different values.
+    NaN, infinities and numbers that no float holds (`1e999`) are refused. A field that occurs twice is refused: parsers would take different values.
     """
     try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
+        return json.loads(
+            text,
+            parse_float=partial(_finite, float),
+            parse_int=partial(_finite, int),
+            parse_constant=_no_constant,
+            object_pairs_hook=_once,
+        )
     except RecursionError:
         raise ValueError("not JSON: nested too deeply") from None
     except UnicodeDecodeError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
+import sys
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -31,6 +32,10 @@ _SOURCE: Final = 1 << 16
 _SECONDS: Final = 2.0  # of processor time; a conversation of a million tokens takes a tenth of it
 _WRITTEN: Final = 1 << 26  # characters
 _KEPT: Final = 1 << 24  # characters or items of one value, bits of a number
+_LARGE: Final = 1 << 20  # bytes; values above it are counted together
+_BUILT: Final = (
+    1 << 28
+)  # bytes of all large values; a conversation of a million tokens has a tenth of it
 _EXPONENT: Final = 64
 _ITEM: Final = 8  # what a list counts, and each of its items, apart from their content
 _INDENT: Final = 16
@@ -44,7 +49,8 @@ _WIDE: Final = re.compile(
     r"[0-9]{4}|%[^%a-zA-Z]*\*|\{[^{}]*\{"
 )  # a width, or one that comes with the values
 
-# The limits of the current rendering: the thread's processor time at its end, and the characters left.
+# The limits of the current rendering: the thread's processor time at its end, the characters left to write, and the bytes
+# left for large values.
 _left: ContextVar[list[float]] = ContextVar("left")
 
 
@@ -95,7 +101,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         times = right if numbers[1] else left if numbers[0] else 1
         size = sum(sizes) if operator == "+" or all(numbers) else sizes[numbers[0]] * times
         _demand_small(size * _EXPONENT if operator == "**" else size)
-        return super().call_binop(context, operator, left, right)
+        return _built(super().call_binop(context, operator, left, right))
 
     def call(self, context: Any, called: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a text, or anything else, with a bounded result."""
@@ -107,7 +113,12 @@ class _Environment(ImmutableSandboxedEnvironment):
                 return _join(args[0], text)
             if name == "replace":
                 return _replace(text, *args)
-        return super().call(context, called, *args, **kwargs)
+        return _built(super().call(context, called, *args, **kwargs))
+
+    @staticmethod
+    def sliced(value: Any) -> Any:
+        """Return a slice, which is counted."""
+        return _built(value)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Return the sandbox's own `format` of a text."""
@@ -118,7 +129,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def concatenated(self, *values: Any) -> str:
         """Return the text of `a ~ b`."""
-        return _join(values)
+        return str(_built(_join(values)))
 
     def step(self, text: int) -> bool:
         """Count a turn of a loop or a call of a macro, with so many characters of the template's own text."""
@@ -158,7 +169,7 @@ class _Environment(ImmutableSandboxedEnvironment):
                 node.test = jinja2.nodes.And(step, node.test)
         for assignment in tree.find_all(jinja2.nodes.Assign):
             assignment.node = _call("kept", assignment.node)
-        tree = _Concatenations().visit(tree)
+        tree = _Calls().visit(tree)
         tree.set_lineno(1).set_environment(self)
         return self.from_string(tree)
 
@@ -168,13 +179,18 @@ def _call(method: str, argument: Any) -> jinja2.nodes.Call:
     return jinja2.nodes.Call(called, [argument], [], None, None)
 
 
-class _Concatenations(NodeTransformer):
-    """Makes `a ~ b` a call, which can be bounded."""
+class _Calls(NodeTransformer):
+    """Makes `a ~ b` a call and gives each slice to one, so that they can be bounded."""
 
     def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Call:  # noqa: N802 - jinja2's name
         called = jinja2.nodes.EnvironmentAttribute("concatenated")
         values = [self.visit(value) for value in node.nodes]
         return jinja2.nodes.Call(called, values, [], None, None)
+
+    def visit_Getitem(self, node: jinja2.nodes.Getitem) -> jinja2.nodes.Expr:  # noqa: N802 - jinja2's name
+        visited = self.generic_visit(node)
+        assert isinstance(visited, jinja2.nodes.Getitem)
+        return _call("sliced", visited) if isinstance(node.arg, jinja2.nodes.Slice) else visited
 
 
 def _size(value: Any) -> int:
@@ -214,7 +230,7 @@ def compile_template(template: str) -> jinja2.Template:
 
 def fill(template: jinja2.Template, **fields: Any) -> str:
     """Return the text of a template."""
-    started = _left.set([time.thread_time() + _SECONDS, _WRITTEN])
+    started = _left.set([time.thread_time() + _SECONDS, _WRITTEN, _BUILT])
     try:
         return template.render(**fields)
     except jinja2.TemplateError as error:
@@ -236,9 +252,20 @@ def _counted(work: Callable[..., Any]) -> Callable[..., Any]:
     def bounded(*args: Any, **kwargs: Any) -> Any:
         for value in args:
             _demand_small(_size(value))
-        return work(*args, **kwargs)
+        return _built(work(*args, **kwargs))
 
     return bounded
+
+
+def _built(value: Any) -> Any:
+    """Return a value that an operation has made; raise if all large ones of the rendering are too large together."""
+    size = sys.getsizeof(value) if isinstance(value, (str, list, tuple, dict)) else 0
+    if size > _LARGE:
+        left = _left.get()
+        left[2] -= size
+        if left[2] < 0:
+            _raise(f"it builds more than {_BUILT} bytes of large values")
+    return value
 
 
 def _tojson(

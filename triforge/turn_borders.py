@@ -87,13 +87,12 @@ class Borders:
         """Return why a conversation with a system message or tools cannot be extended token by token; empty if it can."""
         turns = [(_answer if place % 2 else _user)(mark) for place, mark in enumerate(_MARKS[1:])]
         head = [{"role": "system", "content": _MARKS[0]}] if system else []
+        fields = {"tools": [_TOOL] if tools else None, "add_generation_prompt": True}
         try:
             shorter, longer, longest = (
-                self._fill(
-                    messages=[*head, *turns[:count]], tools=[_TOOL] if tools else None, add_generation_prompt=True
-                )
-                for count in (1, 3, 5)
-            )  # fmt: skip
+                self._fill(messages=[*head, *turns[:count]], **fields) for count in (1, 3, 5)
+            )
+            short = self._fill(messages=turns[:3], **fields)  # the border that is used
         except InputError as error:
             return error.detail
         for text, mark, extended in ((shorter, _MARKS[1], longer), (longer, _MARKS[3], longest)):
@@ -101,6 +100,14 @@ class Borders:
             if not known or not extended.startswith(known):
                 return (
                     "it writes the beginning of a conversation in another way once a turn is added"
+                )
+        border = short.partition(_MARKS[2])[2]
+        for text, mark in ((longer, _MARKS[2]), (longest, _MARKS[4])):
+            behind = text.partition(mark)[2].replace(_MARKS[5], _MARKS[3])
+            if behind != border:
+                behind, border = (t.replace(_MARKS[3], "...") for t in (behind, border))
+                return (
+                    f"it writes {behind!r:.80} behind one answer and {border!r:.80} behind another"
                 )
         return ""
 

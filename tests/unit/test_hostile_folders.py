@@ -86,6 +86,28 @@ HARM = {
         "a width of four digits",
     ),
     "a wide indent": ("{{ [[1] * 9999] | tojson(indent=99999999) }}", "the indent is"),
+    "many variables": (
+        "".join(f"{{% set a{n} = 'x' * 9999999 %}}" for n in range(40)),
+        "bytes of large values",
+    ),
+    "many parts of one text": (
+        "{% set a = 'x' * 9999999 %}{{ ["
+        + ", ".join(f"a[{n}:]" for n in range(40))
+        + "] | length }}",
+        "bytes of large values",
+    ),
+    "many texts by filters": (
+        "{% set a = 'x' * 9999999 %}{{ [" + ", ".join(["a | upper"] * 40) + "] | length }}",
+        "bytes of large values",
+    ),
+    "many texts by methods": (
+        "{% set a = 'x' * 9999999 %}{{ [" + ", ".join(["a.upper()"] * 40) + "] | length }}",
+        "bytes of large values",
+    ),
+    "wide characters": (
+        "{{ [" + ", ".join(["'\U0001f600' * 4999999"] * 20) + "] | length }}",
+        "bytes of large values",
+    ),
     "lists as text": (
         "{% set a = ['x' * 9999] * 99 %}{{ ([a] * 999) | string }}",
         "a value has the size",
@@ -127,7 +149,7 @@ def test_a_template_of_many_words_still_renders(folder: Path) -> None:
         "{% macro show(m) %}{{ m.role ~ ':' }}{% for w in m.content.split() if w != 'not' %}"
         "{{ w }}{% if not loop.last %}{{ ' ' * (2 - 1) }}{% endif %}{% endfor %}{% endmacro %}"
         "{% set ns = namespace(count=0) %}{% for m in messages %}{% set ns.count = ns.count + 1 %}"
-        "{{ show(m) }}{{ '<|im_end|>' }}{{ loop.index if loop.index == loop.length else '' }}{% endfor %}"
+        "{{ show(m) }}{{ '<|im_end|>' }}{{ loop.index if loop.index == loop.length > 9 else '' }}{% endfor %}"
         "{% if ns.count > 9 %}{{ ns.count ** 2 }}{% endif %}"
     )
     renderer = Renderer.from_folder(folder)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic_core import to_json
 
 from services.env_adapter.adaptation.rewriter import Choices
-from triforge.json_text import written, written_at
+from triforge.json_text import loads, written, written_at
 
 ODD = (
     r'"\ud83d"', r'{"\udc00": 1}', "NaN", "-Infinity", "1e999", "9" * 400, "9" * 5000, "[" * 65 + "]" * 65,
@@ -49,3 +49,9 @@ def test_every_value_can_be_written_again(text: str) -> None:
         value = written(text)
     json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     to_json(value)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 400, "9" * 5000])
+def test_a_number_that_no_float_holds_is_refused_in_files_too(number: str) -> None:
+    with pytest.raises(ValueError, match="too large a number"):
+        loads('{"a": ' + number + "}")

@@ -196,3 +196,17 @@ def test_the_same_weights_in_another_form_are_passed_over(
     mistral = {"tok_embeddings.weight": tensors[EMBEDDING]}
     save_file(mistral, tied / "consolidated.safetensors")
     read(tied)
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_whole_file_beside_an_index_of_parts_is_refused(
+    tied: Path, read: Callable[[Path], object]
+) -> None:
+    tensors = load_file(tied / FILE)
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, tied / "model-1.safetensors")
+    index = tied / f"{FILE}.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "model-1.safetensors")}))
+    with pytest.raises(WeightsError, match="which does not name it"):
+        read(tied)
+    (tied / FILE).unlink()
+    read(tied)

@@ -201,6 +201,15 @@ def test_a_message_that_the_template_moves_to_the_beginning_is_refused(
             play.renderer.extend_with_tools(play.ids, new, [])
 
 
+def test_a_template_whose_turns_count_messages_takes_no_system_message(tmp_path: Path) -> None:
+    folder = chatml_folder(tmp_path)
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' + '\n' * (loop.index0 % 2) }}{% endfor %}"
+    )
+    with pytest.raises(InputError, match="behind one answer"):
+        Renderer.from_folder(folder).demand_turns(system=True)
+
+
 def test_an_end_without_the_template_s_space_before_it_is_not_doubled(
     folders: dict[str, Path],
 ) -> None:
@@ -216,6 +225,12 @@ def bad_templates() -> Iterator[tuple[str, str]]:
     turn = "{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}"
     yield "last only", "{% for m in messages[-2:] %}" + turn + "{% endfor %}"
     yield "counts", "{{ messages | length }}{% for m in messages %}" + turn + "{% endfor %}"
+    yield (
+        "counts turns",
+        "{% for m in messages %}{% if m.role == 'user' %}{{ '[Round ' ~ (loop.index0 // 2 + 1) ~ ']' }}{% endif %}"
+        + turn
+        + "{% endfor %}",
+    )
     yield (
         "one turn",
         (

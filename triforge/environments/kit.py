@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from random import Random
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
-from unicodedata import normalize
+from unicodedata import category, normalize
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -114,8 +114,11 @@ def path_back(came: dict[StateT, tuple[StateT, T] | None], end: StateT) -> list[
 
 
 def same_words(text: str) -> str:
-    """Return a text without case, white space and forms of characters; texts that differ in these only ask the same."""
-    return " ".join(normalize("NFKC", text).casefold().split())
+    """Return a text without case, white space, forms of characters and invisible ones; texts that differ in these ask the same."""
+    folded = normalize("NFKC", normalize("NFKC", text).casefold())
+    if not folded.isascii():
+        folded = "".join(c for c in folded if category(c) != "Cf")
+    return " ".join(folded.split())
 
 
 # ---- answers ----------------------------------------------------------------------------------------------------

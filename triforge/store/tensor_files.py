@@ -24,6 +24,7 @@ SIZES = {
     "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
 }  # fmt: skip
 _MAX_HEADER = 100_000_000
+WHOLE = "model.safetensors"
 _BLOCK = 1 << 20  # bytes that are compared at once
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
 _SLACK = 1 << 24  # weights; loading the model names the missing ones
@@ -108,13 +109,15 @@ def _check_layout(path: Path, entries: Sequence[Entry], base: int, size: int) ->
 def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a folder's model; WeightsError if one of its index is missing, or one is no regular file.
 
+    An index beside a `model.safetensors` that it does not name is refused: transformers takes the one, SGLang the other.
+
     Without an index that is `model.safetensors` alone where it is there: next to it may lie the same weights in another form, as
     Mistral's `consolidated.safetensors`.
     """
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         files = sorted(folder.glob("*.safetensors"))
-        files = [path for path in files if path.name == "model.safetensors"] or files
+        files = [path for path in files if path.name == WHOLE] or files
         for path in files:
             regular_size(path)
         return files
@@ -122,6 +125,11 @@ def weight_files(folder: Path) -> list[Path]:
         names = sorted(map(str, set(from_json(index.read_bytes())["weight_map"].values())))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise WeightsError(f"{index}: cannot be read: {error}") from error
+    if WHOLE not in names and (folder / WHOLE).exists():
+        raise WeightsError(
+            f"{folder}: {WHOLE} is there and {index.name}, which does not name it: some engines would serve one and some the "
+            "other; delete the one that is not the model"
+        )
     for name in names:
         if Path(name).name != name or not (folder / name).is_file():
             raise WeightsError(f"{folder}: {name} is missing; {index.name} names it")

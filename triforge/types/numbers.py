@@ -19,6 +19,7 @@ _EXPECTED: Final = (
     f"expected a number from -{LARGEST:g} to {LARGEST:g}: divide larger ones by a constant, and leave out what "
     "was not measured"
 )
+_NO_NUMBERS: Final = tuple("cUSOMm")  # numpy's letters of complex numbers, texts, objects and times
 _SHOWN: Final = 80  # characters of a wrong value
 
 
@@ -28,7 +29,11 @@ def number(value: object) -> float:
     Raises:
         ValueError: it is text, bytes, an object of other data, not finite, or beyond `LARGEST`; the sentence says what is expected.
     """
-    if not isinstance(value, SupportsFloat):
+    if not isinstance(value, SupportsFloat) or isinstance(value, (str, bytes)):
+        raise ValueError(_EXPECTED)
+    # numpy's texts and complex numbers convert themselves too, with their meaning or a half of them lost
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if isinstance(kind, str) and kind in _NO_NUMBERS:
         raise ValueError(_EXPECTED)
     try:
         converted = float(value)

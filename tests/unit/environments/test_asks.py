@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from triforge.environments.kit import same_words
 from triforge.environments.registry import load
 from triforge.environments.tasks import asks_of
 from triforge.rollout.protocols import TaskDraft
@@ -75,3 +76,12 @@ def test_what_a_family_of_texts_asks_is_its_question_and_of_others_all_parameter
 
     assert asked(same) == asked({})
     assert asked(other) != asked({}) if other else asked({}, "Do that.") != asked({})
+
+
+@pytest.mark.parametrize("other", ["a\u200bb", "\ufeffab", "a\u00adb", "A\u2060B"])
+def test_invisible_characters_make_no_other_question(other: str) -> None:
+    assert same_words(other) == same_words("ab")
+
+
+def test_accents_on_folded_letters_make_no_other_question() -> None:
+    assert same_words("\u0390") == same_words("\u03aa\u0301")

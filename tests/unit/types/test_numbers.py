@@ -30,7 +30,7 @@ GOOD: list[tuple[object, float]] = [
     (Fraction(1, 4), 0.25),
 ]
 NAMED: list[object] = [1e308, -1e308, 1e154, 1e13, math.inf, math.nan, 10**400, 10**5000]
-NONE: list[object] = ["1", "", b"1", bytearray(b"1"), {"score": 1}, [1.0], (1.0,), {1.0}, object(), np.ones(2), Decimal("sNaN"), 1j]  # fmt: skip
+NONE: list[object] = ["1", "", b"1", bytearray(b"1"), {"score": 1}, [1.0], (1.0,), {1.0}, object(), np.ones(2), Decimal("sNaN"), 1j, np.str_("1"), np.bytes_(b"1"), np.array("1"), np.complex128(1 + 1j)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "expected"), GOOD)
