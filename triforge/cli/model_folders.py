@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import os
 import re
 import sys
@@ -17,15 +18,13 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from triforge.errors import ConfigError
+from triforge.store.tensor_files import read_folder
 from triforge.supervisor.process import run_reporting
 from triforge.types import Params
 
 TINY: Final = "tiny"
-# A tiny model has few words, and its weights want large steps.
-TINY_DOCUMENT: Final[dict[str, Any]] = {
-    "models": {"policy": {"max_new_tokens": 16}},
-    "trainer": {"policy": {"learning_rate": 5e-4}},
-}
+# A tiny model has few words.
+TINY_DOCUMENT: Final[dict[str, Any]] = {"models": {"policy": {"max_new_tokens": 16}}}
 _ALSO: Final = (
     "; tiny is made for policies only, and the tiny judge of `make demo` is named in var/demo/demo.toml",
     ", or tiny",
@@ -66,6 +65,16 @@ def model_folder(
         f"models.{role}: given {name!r}, expected a model folder that exists, the id of a model on the Hugging Face hub "
         f"(ORGANISATION/NAME){_ALSO[role == 'policy']}"
     )
+
+
+def learning_rate(folder: Path, *, lora: bool) -> float:
+    """Return the rate that fits a model: 1e-6 at 7e9 parameters, larger with the root of the inverse of their number; times ten for an adapter.
+
+    Evidence: docs/experiments.md#a-learning-rate-by-size. Raises WeightsError: the folder cannot be read.
+    """
+    numbers = sum(math.prod(entry.shape) for entry in read_folder(folder).values())
+    rate = 1e-6 * math.sqrt(7e9 / max(1, numbers)) * (10 if lora else 1)
+    return float(f"{rate:.1e}")
 
 
 def _from_hub(name: str, tell: Callable[[str], None]) -> Path:

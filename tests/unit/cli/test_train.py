@@ -253,12 +253,12 @@ def test_a_model_that_cannot_be_loaded_is_refused_before_the_services_start(
     ("rows", "asked", "counts"),
     [
         (60, {}, (48, 12)),
-        (128, {}, (64, 64)),
-        (60, {"tasks": 50}, (50, 64)),
+        (1000, {}, (872, 128)),
+        (60, {"tasks": 50}, (50, 128)),
         (60, {"tasks": 50, "heldout": 0}, (50, 0)),
     ],
 )
-def test_a_short_file_is_taken_whole_unless_a_number_is_asked_for(
+def test_a_file_is_taken_whole_unless_a_number_is_asked_for(
     tmp_path: Path, rows: int, asked: dict[str, int], counts: tuple[int, int]
 ) -> None:
     data = tmp_path / "rows.jsonl"
