@@ -89,7 +89,11 @@ class CheckpointStore:
         ours: Any = {"run_id": self.run_id, "role": self.role, "step": about.get("step")}
         try:
             return WeightsReady(
-                **ours, version=version, uri=str(folder), digest=digest, metrics=about.get("metrics")
+                **ours,
+                version=version,
+                uri=str(folder),
+                digest=digest,
+                metrics=about.get("metrics"),
             )
         except ValidationError as error:
             raise WeightsError(
