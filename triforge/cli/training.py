@@ -55,7 +55,7 @@ from triforge.errors import ConfigError, InputError, TriforgeError
 from triforge.event_loop import run_anywhere
 from triforge.supervisor.layout import demand_startable, plan_layout
 from triforge.supervisor.supervise import ADDRESSES, Supervisor
-from triforge.types import MAX_TASKS, Params, PoolState, Proposal, RunState, RunStep
+from triforge.types import MAX_TASKS, Params, PoolState, Proposal, RunState, RunStep, Task
 
 Tell = Callable[[str], None]
 _ANSWER_S: Final = 3.0
@@ -112,13 +112,12 @@ class Training:
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
         parse(document)  # before a model is fetched or made
-        starts = self._check_pool(document)
+        shown = self._check_pool(document)
         document = merge(document, {"models": self._models(tell)})
         document = self._with_rates(document, tell)
         policy = document["models"].get("policy", {}).get("path", "")
-        if starts and not self.pool and policy:
-            options = parse(document).env_adapter.options
-            demand_shown(Path(policy), *self.request(document), self.env, options)
+        if shown and policy:
+            demand_shown(Path(policy), *shown, parse(document).env_adapter.options)
         return document
 
     def counts(self) -> tuple[int, int]:
@@ -150,9 +149,9 @@ class Training:
 
             kept.demand_run(self.state, self.resume)
 
-    def _check_pool(self, document: Mapping[str, Any]) -> bool:
-        """Return whether a deployment is to be started; raise for a pool that cannot be made or trained on as the document says."""
-        addresses, pool = deployed(self.state), None
+    def _check_pool(self, document: Mapping[str, Any]) -> tuple[PoolState, Task] | None:
+        """Return the pool and a task of it if nothing is started yet; raise for one that cannot be made or trained on as the document says."""
+        addresses, shown = deployed(self.state), None
         if addresses is None:
             demand_startable(Settings.from_env())
         if addresses is not None and self.pool:
@@ -163,12 +162,12 @@ class Training:
         elif addresses is None and self.pool:
             from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 
-            pool = kept.find_pool(self.state, self.pool)
+            shown = kept.find_pool(self.state, self.pool)
         elif addresses is None:
-            pool = check_new_pool(*self.request(document), self.env, play=True)
-        if pool is not None:
-            demand_playable(pool, document)
-        return addresses is None
+            shown = check_new_pool(*self.request(document), self.env, play=True)
+        if shown is not None:
+            demand_playable(shown[0], document)
+        return shown
 
     def for_beginners(self) -> Training:
         """Return the training of a tiny model with the family's small tasks, where none are named."""

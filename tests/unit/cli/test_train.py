@@ -18,13 +18,14 @@ from safetensors.numpy import save_file
 import triforge as library
 from services.env_adapter.pools.creation import PoolMaker
 from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
+from tests.unit.cli.test_checks import NO_SYSTEM
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.model_folders import tiny_folder
 from triforge.cli.training import Training, follow
 from triforge.environments.registry import family
 from triforge.errors import ConfigError, TriforgeError
 from triforge.store.database import open_database
-from triforge.testing.model_folders import words_folder
+from triforge.testing.model_folders import chatml_folder, words_folder
 from triforge.types import (
     Event,
     GenerateSpec,
@@ -205,6 +206,15 @@ def test_kept_state_is_checked(kept: Path, changed: dict[str, Any], reason: str)
     asked: dict[str, Any] = {"model": "model", "pool": "kitchen", "preset": "grpo"} | changed
     with pytest.raises(TriforgeError, match=re.escape(reason)):
         library.train(**asked)
+    assert not (kept / "var" / "logs").exists(), "nothing was started"
+
+
+def test_a_kept_pool_whose_system_message_the_policy_refuses_is_found(kept: Path) -> None:
+    chatml_folder(kept / "chatml")
+    (kept / "chatml" / "chat_template.jinja").write_text(NO_SYSTEM)
+    options = {"wording": "alfworld"}
+    with pytest.raises(ConfigError, match="takes no system message"):
+        library.train("chatml", pool="kitchen", preset="grpo", options=options)
     assert not (kept / "var" / "logs").exists(), "nothing was started"
 
 
