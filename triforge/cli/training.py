@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import re
+import shlex
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -35,7 +37,7 @@ from triforge.cli.models import initial_policy, trained_policy
 from triforge.cli.pools import read_pool, send_pool
 from triforge.cli.terminal import console as own_console
 from triforge.cli.terminal import say
-from triforge.cli.watch import status_text, watch
+from triforge.cli.watch import SAME, say_verdict, status_text, watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import (
@@ -455,7 +457,7 @@ def train_command(
         tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate, config=config,
         overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=own_console,
     )  # fmt: skip
-    show(trained)
+    show(trained, SAME if resume else shlex.join(["triforge", *sys.argv[1:]]))
     if command := start_command(state):
         say(f"to look at it: {command}, and in another terminal:")
     folder = "" if state == STATE else f" --state {state}"
@@ -464,8 +466,8 @@ def train_command(
         raise typer.Exit(1)
 
 
-def show(trained: Trained) -> None:
-    """Print the success on held-out tasks before and after, and the folder of the model."""
+def show(trained: Trained, command: str = SAME) -> None:
+    """Print the success on held-out tasks before and after, the verdict, and the folder of the model; `command` began the run."""
     run, table = trained.run, Table("held out", "before", "95 %", "after", "95 %", "episodes")
     for mode in MODES:
         before, after = (
@@ -480,6 +482,7 @@ def show(trained: Trained) -> None:
     say(
         f"{run.id} at step {max(run.step, 0)} of {run.steps}: {status_text(run.status, run.reason)}"
     )
+    say_verdict(run, command)
     if trained.model is None:
         say(f"no update was made; the model is unchanged: {initial_policy(run) or 'as served'}")
         return

@@ -29,6 +29,8 @@ _MEASURES: Final = (
 )
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _ADVICE: Final = "; to change: "  # in a note
+SAME: Final = "the same command with"
+_COLOURS: Final = {"better": "green", "worse": "red"}
 _LOUD: Final = {"note": "NOTHING TRAINED", "alarm": "ALARM"}  # fields of a step's event
 
 
@@ -40,8 +42,9 @@ async def watch(console: Console, client: TrainerClient, run_id: str) -> RunStat
     told: set[str] = set()  # advice, which stands in the note of every step
     with console.status(Text(run.status)) as status:  # only a terminal shows it
         async for _, event in client.events(run_id):
-            if line := line_of(event, told):
-                say(fitted(line, console.width) if console.is_terminal else line, console)
+            for line in line_of(event, told).splitlines():
+                shown = fitted(line, console.width) if console.is_terminal else line
+                say(shown, console, style="red" if line.startswith((*_LOUD.values(),)) else "")
             if activity := activity_of(event):
                 status.update(Text(activity))
     return await client.run(run_id)
@@ -126,6 +129,19 @@ async def _queue(client: TrainerClient, run: RunState) -> str:
 def status_text(status: str, reason: str) -> str:
     """Join a run's status and its reason, which may begin with the status."""
     return reason if reason.startswith(status) else f"{status} {reason}".rstrip()
+
+
+def say_verdict(run: RunState, command: str = SAME) -> None:
+    """Print the verdict on a run: its sentence, the alarms, and the next command to try."""
+    verdict = run.verdict
+    if verdict is None:
+        return
+    say(verdict.text, style=_COLOURS.get(verdict.word, ""))
+    for warning in verdict.warnings:
+        say(f"warning: {warning}", style="red")
+    if verdict.advice:
+        options = "".join(f" --set {option}" for option in verdict.options)
+        say(f"next: {verdict.advice}{f': {command}{options}' if options else ''}")
 
 
 def _rewrite(event: Event) -> str:

@@ -17,11 +17,13 @@ from safetensors.numpy import save_file
 
 import triforge as library
 from services.env_adapter.pools.creation import PoolMaker
-from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
+from tests.unit.cli.conftest import POOL, PRINTED, WORSE, Services, Triforge, run_state
 from tests.unit.cli.test_checks import NO_SYSTEM
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.model_folders import tiny_folder
+from triforge.cli.terminal import program
 from triforge.cli.training import Training, follow
+from triforge.cli.watch import SAME
 from triforge.environments.registry import family
 from triforge.errors import ConfigError, TriforgeError
 from triforge.store.database import open_database
@@ -294,6 +296,19 @@ def test_run_without_update(triforge: Triforge, trained: Services, status: str) 
     assert "trained model" not in out
     assert "no update was made; the model is unchanged: /w/policy/4" in out
     assert library.train(".", "household", preset="grpo").model is None
+
+
+def test_a_training_ends_with_its_verdict_and_the_command_to_try(
+    triforge: Triforge, trained: Services, tmp_path: Path
+) -> None:
+    trained.say("GET /v1/runs/run-1", run_state("finished", verdict=WORSE))
+    code, out, _ = triforge(*ASKED, "--model", ".", "--generate", '{"goals": []}')
+    command = f"{program()} {' '.join(ASKED)} --model . --generate '{{\"goals\": []}}'"
+    assert (code, PRINTED.format(command) in out) == (0, True)
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "train.toml").touch()
+    _, out, _ = triforge("train", "--resume", "run-1")
+    assert PRINTED.format(SAME) in out
 
 
 def test_end_names_next_commands(triforge: Triforge, trained: Services, tmp_path: Path) -> None:
