@@ -19,6 +19,7 @@ _SHOWN_HOW: Final = "name a model that can answer, let the instruction say how, 
 _LOST: Final = "see `triforge logs rollout` and `triforge logs judge`"
 _MENDS: Final = {
     advantages.ZERO_SPREAD: _ALIKE,
+    advantages.NEGATIVE: "give scores of at least 0, or set algorithm.overrides.normalise = 'std'",
     filters.ONE_SIDED: _ALIKE,
     filters.LOW_SPREAD: _ALIKE,
     imitation.NOT_A_SUCCESS: _ALIKE,
