@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import cycle, islice
 from math import inf
 from pathlib import Path
@@ -80,12 +80,9 @@ async def _chats(
         task = Task(
             id=name, pool_id=name, slot=name, family=found.name, instruction=draft.instruction, params=draft.params
         )  # fmt: skip
-        responses = (
-            beginner.play(task.params, options, rng) if beginner else found.gold(task, options)
-        )
-        if responses:
-            left = iter(responses)
-            chats += (await _episode(found, task, lambda _, left=left: next(left, None), options, words))[0]  # fmt: skip
+        gold = beginner.play(task.params, options, rng) if beginner else found.gold(task, options)
+        if gold:
+            chats += (await _episode(found, task, _in_turn(gold), options, words))[0]
         else:
             unsolved.append(task)
             words.update(task.instruction.split())
@@ -102,21 +99,30 @@ async def _random_chats(
     rng, ends = Random(_SEED), time.monotonic() + _PLAY_S  # noqa: S311
     cells = sorted({text for task in tasks for text in _texts_in(task.params.get("columns"))})
     words.update(word for text in cells for word in text.split())
+
+    def pick(seen: Observation) -> str | None:
+        choice = cells or seen.admissible
+        return rng.choice(choice) if choice else None
+
     if cells:
-        pick = lambda _: rng.choice(cells)  # noqa: E731
         asked = islice(
             cycle(tasks), _COUNT
-        )  # few rows get many answers each: none is learned by heart
+        )  # many answers to each of few rows, so that it learns none by heart
         played = [await _episode(found, task, pick, options, words, longest=0) for task in asked]
         return [chat for chats, _ in played for chat in chats]
     episodes: list[tuple[list[Chat], float]] = []
     for task in tasks * _TRIES:
-        pick = lambda seen: rng.choice(seen.admissible) if seen.admissible else None  # noqa: E731
         episodes.append(await _episode(found, task, pick, options, words, _LONGEST))
         if not episodes[0][0] or time.monotonic() > ends:
             break
     episodes.sort(key=lambda episode: (-episode[1], sum(map(len, episode[0]))))  # short ones first
     return [chat for chats, _ in episodes[:_BEST] for chat in chats]
+
+
+def _in_turn(responses: Iterable[str]) -> Callable[[Observation], str | None]:
+    """Return a player that gives these responses, whatever it sees."""
+    left = iter(responses)
+    return lambda _: next(left, None)
 
 
 def _texts_in(value: JsonValue) -> list[str]:

@@ -25,7 +25,7 @@ from triforge.types import Params
 TINY: Final = "tiny"
 # A tiny model has few words.
 TINY_DOCUMENT: Final[dict[str, Any]] = {"models": {"policy": {"max_new_tokens": 16}}}
-_MAKERS: Final = ("demo.models.__main__:", "demo.models.tiny_policy:")
+_RECIPE: Final = "3"  # a new number for each change of how tiny models are made
 _ALSO: Final = (
     "; tiny is made for policies only, and the tiny judge of `make demo` is named in var/demo/demo.toml",
     ", or tiny",
@@ -127,10 +127,9 @@ def _tiny(tell: Callable[[str], None], env: str, generate: Params, options: Para
 
 
 def tiny_folder(env: str, generate: Params, options: Params) -> Path:
-    """Return the folder of a tiny model; it changes with the options, files that they name, the family's own file and its makers."""
-    code = map(_module, (env, *_MAKERS))
-    files = filter(None, map(_digest, (*generate.values(), *options.values(), *code)))
-    key = "\0".join((env, _sorted(generate), _sorted(options), *files))
+    """Return the folder of a tiny model; it changes with the options, the files that they name and the family's own file."""
+    files = filter(None, map(_digest, (*generate.values(), *options.values(), _module(env))))
+    key = "\0".join((_RECIPE, env, _sorted(generate), _sorted(options), *files))
     return cache_folder() / TINY / hashlib.sha256(key.encode()).hexdigest()[:12]
 
 

@@ -39,10 +39,10 @@ async def watch(console: Console, client: TrainerClient, run_id: str) -> RunStat
     run = await client.run(run_id)
     if run.status == "queued":
         say(await _queue(client, run), console)
-    told: set[str] = set()  # advice, which stands in the note of every step
+    given: set[str] = set()  # advice, which stands in the note of every step
     with console.status(Text(run.status)) as status:  # only a terminal shows it
         async for _, event in client.events(run_id):
-            for line in line_of(event, told).splitlines():
+            for line in line_of(event, given).splitlines():
                 shown = fitted(line, console.width) if console.is_terminal else line
                 say(shown, console, style="red" if line.startswith((*_LOUD.values(),)) else "")
             if activity := activity_of(event):
@@ -59,10 +59,10 @@ def fitted(line: str, width: int) -> str:
     return f"{first}{newline}{rest}"
 
 
-def line_of(event: Event, told: set[str] | None = None) -> str:
+def line_of(event: Event, given: set[str] | None = None) -> str:
     """Describe a finished step, a rewrite or the status of the run; empty for other events.
 
-    Advice that is `told` is left out, and new advice is added to it. The reason of an ended run is left to the caller.
+    Advice that is `given` is left out, and new advice is added to it. The reason of an ended run is left to the caller.
     """
     data = event.data
     if event.kind == "step":
@@ -70,7 +70,7 @@ def line_of(event: Event, told: set[str] | None = None) -> str:
         shown = "  ".join(
             f"{title} {_cell(measures[name])}" for title, name in _MEASURES if name in measures
         )
-        texts = {name: _once(str(data[name]), told) for name in _LOUD if data.get(name)}
+        texts = {name: _once(str(data[name]), given) for name in _LOUD if data.get(name)}
         loud = [f"{_LOUD[name]} at step {event.step}: {text}" for name, text in texts.items()]
         return "\n".join([*([f"step {event.step}: {shown}"] if shown else []), *loud])
     if event.kind in ("proposal", "accepted", "rejected"):
@@ -81,15 +81,15 @@ def line_of(event: Event, told: set[str] | None = None) -> str:
     return ""
 
 
-def _once(note: str, told: set[str] | None) -> str:
-    """Cut off the advice of a note, and the sample behind it, if it was told before."""
+def _once(note: str, given: set[str] | None) -> str:
+    """Cut off the advice of a note, and the sample behind it, if it was given before."""
     facts, _, advice = note.partition(_ADVICE)
     advice = advice.partition("; a sample")[0]
-    if told is None or not advice:
+    if given is None or not advice:
         return note
-    if advice in told:
+    if advice in given:
         return facts
-    told.add(advice)
+    given.add(advice)
     return note
 
 

@@ -31,15 +31,15 @@ def test_a_step_without_training_is_loud_and_one_without_measures_makes_no_line(
 
 
 def test_advice_is_given_once() -> None:
-    told: set[str] = set()
+    given: set[str] = set()
     for number, answer in enumerate("abc"):
         note = f"trained on 0 of 4; to change: this; a sample answer: {answer!r}"
-        line = line_of(event("step", number, metrics={}, note=note), told)
+        line = line_of(event("step", number, metrics={}, note=note), given)
         assert (
             line
             == f"NOTHING TRAINED at step {number}: {note if not number else 'trained on 0 of 4'}"
         )
-    other = line_of(event("step", 9, metrics={}, note="trained on 0 of 4; to change: that"), told)
+    other = line_of(event("step", 9, metrics={}, note="trained on 0 of 4; to change: that"), given)
     assert other.endswith("to change: that")
 
 
