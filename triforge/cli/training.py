@@ -113,7 +113,7 @@ class Training:
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
         parse(document)  # before a model is fetched or made
-        starts = self._check_pool(document)
+        starts = self._check_pool(document, tell)
         document = merge(document, {"models": self._models(tell)})
         policy = document["models"].get("policy", {}).get("path", "")
         if starts and not self.pool and policy:
@@ -122,13 +122,7 @@ class Training:
         return document
 
     def counts(self) -> tuple[int, int]:
-        """Return how many tasks are generated for training and evaluation; of a short file a fifth is held out."""
-        data = str(self.generate.get("data", ""))
-        if self.tasks is None and self.heldout is None and data.endswith(".jsonl"):
-            with contextlib.suppress(OSError), Path(data).open("rb") as file:
-                rows = sum(bool(line.strip()) for line in file)
-                if 1 < rows < 2 * _TASKS:
-                    return rows - max(1, rows // 5), max(1, rows // 5)
+        """Return how many tasks are generated for training and evaluation."""
         counts = (self.tasks, self.heldout)
         train, heldout = (_TASKS if count is None else count for count in counts)
         return train, heldout
@@ -141,6 +135,8 @@ class Training:
         count, heldout = self.counts()
         seed = parse(document).run.seed
         generate = {"count": count, "heldout": heldout, "options": self.generate, "seed": seed}
+        if self.tasks is None and self.heldout is None:
+            generate["at_most"] = True
         return name, {"options": self.options, "generate": generate}
 
     def _demand_run(self) -> None:
@@ -149,7 +145,7 @@ class Training:
 
             kept.demand_run(self.state, self.resume)
 
-    def _check_pool(self, document: Mapping[str, Any]) -> bool:
+    def _check_pool(self, document: Mapping[str, Any], tell: Tell) -> bool:
         """Return whether a deployment is to be started; raise for a pool that cannot be made or trained on as the document says."""
         addresses, pool = deployed(self.state), None
         if addresses is None:
@@ -158,13 +154,13 @@ class Training:
             options = parse(document).env_adapter.options
             run_anywhere(_check_served_pool(addresses, self.pool, options))
         elif addresses is not None and (self.state / ADDRESSES).is_file():
-            check_new_pool(*self.request(document), self.env, play=False)
+            check_new_pool(*self.request(document), self.env, play=False, tell=tell)
         elif addresses is None and self.pool:
             from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 
             pool = kept.find_pool(self.state, self.pool)
         elif addresses is None:
-            pool = check_new_pool(*self.request(document), self.env, play=True)
+            pool = check_new_pool(*self.request(document), self.env, play=True, tell=tell)
         if pool is not None:
             demand_playable(pool, document)
         return addresses is None

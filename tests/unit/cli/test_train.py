@@ -20,9 +20,10 @@ from services.env_adapter.pools.creation import PoolMaker
 from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.model_folders import tiny_folder
-from triforge.cli.training import Training, follow
+from triforge.cli.training import follow
 from triforge.environments.registry import family
-from triforge.errors import ConfigError, TriforgeError
+from triforge.environments.served import ServedFunction
+from triforge.errors import ConfigError, EnvError, TriforgeError
 from triforge.store.database import open_database
 from triforge.testing.model_folders import words_folder
 from triforge.types import (
@@ -107,6 +108,37 @@ def test_python_takes_data_and_reward(
     ] * 2
 
 
+def test_python_takes_rows_and_a_function_of_its_own(
+    trained: Services,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("c")))
+    served: list[Any] = []
+
+    def score(completions: list[str], answer: list[str]) -> list[float]:
+        return [float(text == right) for text, right in zip(completions, answer, strict=True)]
+
+    def asked(pool: Any) -> None:  # what env_adapter does meanwhile
+        function = ServedFunction(pool["options"]["reward"])
+        served.append(function(completions=["a", "b"], answer=["a", "a"]))
+
+    trained.heard = {"POST /v1/pools": asked}
+    rows = [{"prompt": "Say a.", "answer": "a"}]
+    library.train(tmp_path, reward=score, data=rows, steps=3, state=tmp_path / "state")
+    (pool,) = [body for what, body in trained.asked if what == "POST /v1/pools"]
+    assert (pool["environment"], served) == ("prompts", [[1.0, 0.0]])
+    assert pool["options"]["reward"].endswith("#score(completions, answer)")
+    assert Path(pool["generate"]["options"]["data"]).read_text() == f"{json.dumps(rows[0])}\n"
+    with pytest.raises(EnvError, match="resume the run where the function is"):
+        ServedFunction(pool["options"]["reward"])
+    trained.say("GET /v1/pools/pool-1", POOL.model_copy(update={"options": pool["options"]}))
+    (tmp_path / "state" / "train.toml").touch()
+    with pytest.raises(EnvError, match="resume the run where the function is"):
+        library.train(resume="run-1", state=tmp_path / "state")
+
+
 REWARD = """
 def score(completions, answer, **_):
     return [0.0]
@@ -146,7 +178,7 @@ PROMPTS = {
         ({"reward": "my_reward:broken"}, "NameError: name 'completons' is not defined"),
         ({"options": {"tries": 3}}, "tries"),
         ({"generate": {"tries": 3}}, "tries"),
-        ({"tasks": 400}, "asked for 408 tasks"),
+        ({"tasks": 400}, "asked for 408 different tasks"),
         ({"tasks": 4, "overrides": {"run": {"groups_per_step": 5}}}, "has 4 training tasks"),
         ({"overrides": {"run": {"stps": 5}}}, "run.stps: unknown field"),
         ({"preset": "gpro"}, "algorithm.preset: given 'gpro'"),
@@ -247,23 +279,6 @@ def test_a_model_that_cannot_be_loaded_is_refused_before_the_services_start(
     code, _, err = triforge("up", "--config", "up.toml", "--auto-ports")
     assert (code, reason in err) == (1, True)
     assert not (mine / "var" / "logs").exists(), "nothing was started"
-
-
-@pytest.mark.parametrize(
-    ("rows", "asked", "counts"),
-    [
-        (60, {}, (48, 12)),
-        (128, {}, (64, 64)),
-        (60, {"tasks": 50}, (50, 64)),
-        (60, {"tasks": 50, "heldout": 0}, (50, 0)),
-    ],
-)
-def test_a_short_file_is_taken_whole_unless_a_number_is_asked_for(
-    tmp_path: Path, rows: int, asked: dict[str, int], counts: tuple[int, int]
-) -> None:
-    data = tmp_path / "rows.jsonl"
-    data.write_text('{"prompt": "x"}\n\n' * rows)
-    assert Training(generate={"data": str(data)}, **asked).counts() == counts
 
 
 def test_tiny_model_depends_on_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
