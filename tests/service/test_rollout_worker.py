@@ -227,17 +227,17 @@ async def test_an_unmeasured_trajectory_is_kept_but_not_judged(
     assert judged == {t.id for t in played.trajectories if t.measured}
 
 
-async def test_what_environments_wait_for_is_told_while_they_are_played(broker: Broker) -> None:
-    family, told = Family(), asyncio.Event()
-    family.held[1] = told
+async def test_what_environments_wait_for_is_reported_while_they_are_played(broker: Broker) -> None:
+    family, free = Family(), asyncio.Event()
+    family.held[1] = free
     family.activity = lambda: "the judge is slow"  # type: ignore[attr-defined]
     player = worker(broker, family)
-    player.told_s = 0.01
+    player.report_s = 0.01
     playing = asyncio.create_task(player.play(group()))
     events: list[tuple[str, Event]] = []
     while not events:
         events = await broker.read_events("0", block_s=0.05, run_id="r")
-    told.set()
+    free.set()
     await playing
     event = events[0][1]
     assert (event.kind, event.step, event.data["text"]) == ("waits", 0, "the judge is slow")

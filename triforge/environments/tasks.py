@@ -236,7 +236,7 @@ def generate(
     if wanted.at_most:
         there = [*islice(chain.from_iterable(drawn), need)]
         if len(there) < need:
-            heldout = max(1, len(there) // 5) if len(there) > 1 else 0
+            heldout = min(wanted.heldout, max(1, len(there) // 5)) if len(there) > 1 else 0
             room = {"train": len(there) - heldout, "heldout": heldout}
         drawn = [there]
     for drafts in drawn:

@@ -18,14 +18,15 @@ from safetensors.numpy import save_file
 import triforge as library
 from services.env_adapter.pools.creation import PoolMaker
 from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
+from tests.unit.cli.test_checks import NO_SYSTEM
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.model_folders import tiny_folder
-from triforge.cli.training import follow
+from triforge.cli.training import Training, follow
 from triforge.environments.registry import family
 from triforge.environments.served import ServedFunction
 from triforge.errors import ConfigError, EnvError, TriforgeError
 from triforge.store.database import open_database
-from triforge.testing.model_folders import words_folder
+from triforge.testing.model_folders import chatml_folder, words_folder
 from triforge.types import (
     Event,
     GenerateSpec,
@@ -240,6 +241,15 @@ def test_kept_state_is_checked(kept: Path, changed: dict[str, Any], reason: str)
     assert not (kept / "var" / "logs").exists(), "nothing was started"
 
 
+def test_a_kept_pool_whose_system_message_the_policy_refuses_is_found(kept: Path) -> None:
+    chatml_folder(kept / "chatml")
+    (kept / "chatml" / "chat_template.jinja").write_text(NO_SYSTEM)
+    options = {"wording": "alfworld"}
+    with pytest.raises(ConfigError, match="takes no system message"):
+        library.train("chatml", pool="kitchen", preset="grpo", options=options)
+    assert not (kept / "var" / "logs").exists(), "nothing was started"
+
+
 def test_pool_is_checked_before_the_model(trained: Services, tmp_path: Path) -> None:
     check = "GET /v1/pools/pool-1/check"
     trained.refuse(check, 422, "input", "household options: field tries: unknown")
@@ -279,6 +289,23 @@ def test_a_model_that_cannot_be_loaded_is_refused_before_the_services_start(
     code, _, err = triforge("up", "--config", "up.toml", "--auto-ports")
     assert (code, reason in err) == (1, True)
     assert not (mine / "var" / "logs").exists(), "nothing was started"
+
+
+@pytest.mark.parametrize(
+    ("rows", "asked", "counts"),
+    [
+        (60, {}, (48, 12)),
+        (1000, {}, (872, 128)),
+        (60, {"tasks": 50}, (50, 128)),
+        (60, {"tasks": 50, "heldout": 0}, (50, 0)),
+    ],
+)
+def test_a_file_is_taken_whole_unless_a_number_is_asked_for(
+    tmp_path: Path, rows: int, asked: dict[str, int], counts: tuple[int, int]
+) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"prompt": "x"}\n\n' * rows)
+    assert Training(generate={"data": str(data)}, **asked).counts() == counts
 
 
 def test_tiny_model_depends_on_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
