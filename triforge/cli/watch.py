@@ -35,16 +35,16 @@ async def watch(console: Console, client: TrainerClient, run_id: str) -> RunStat
     if run.status == "queued":
         say(await _queue(client, run), console)
     with console.status(Text(run.status)) as status:  # only a terminal shows it
-        told = set[str]()  # exceptions
+        reported = set[str]()  # exceptions
         async for _, event in client.events(run_id):
             line, failures = line_of(event), {*event.data.get("failures", {})}
             if (
                 line
-                and not (failures and failures <= told)
+                and not (failures and failures <= reported)
                 and not (console.is_terminal and event.kind == "waits")
             ):
                 say(line, console)
-            told |= failures
+            reported |= failures
             if activity := activity_of(event):
                 status.update(Text(activity))
     return await client.run(run_id)

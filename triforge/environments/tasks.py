@@ -32,7 +32,6 @@ _LISTED = 100  # bad rows that an error names; the rest is counted
 _IN_MEMORY = 2**22  # bytes of checked tasks; more go to a temporary file
 _DRAW = 5_000  # tasks that a family makes at a time
 _SPARE_DRAWS = 8  # further draws, before the options count as too narrow
-_SPLITS = {"train": "to train on", "heldout": "held out"}
 
 
 class CheckedTasks:
@@ -55,15 +54,16 @@ class CheckedTasks:
 
     @property
     def summary(self) -> str:
-        """What was found, where tasks repeat others or ask the same; else empty."""
+        """A sentence on tasks that repeat others or ask the same; empty without any."""
         alike = self.count - len(self._asked)
         same = (
             f" ({alike} of them ask what another one asks, and are in its split)" if alike else ""
         )
         if not (self.repeated or alike):
             return ""
-        split = ", ".join(f"{self.splits[name]} {what}" for name, what in _SPLITS.items())
-        return f"{self.repeats}there are {self.count} different ones{same}: {split}"
+        train, heldout = self.splits["train"], self.splits["heldout"]
+        split = f": {train} to train on, {heldout} held out" if heldout else ""
+        return f"{self.repeats}there are {self.count} different ones{same}{split}"
 
     @property
     def count(self) -> int:

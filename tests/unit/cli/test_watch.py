@@ -34,7 +34,7 @@ def test_what_raised_makes_a_line_at_once_and_a_slow_reward_too() -> None:
     assert line_of(waits) == activity_of(waits) == "step 3: score grades 64 answers"
 
 
-async def test_an_exception_that_comes_again_is_told_once(
+async def test_an_exception_that_comes_again_is_reported_once(
     services: Services, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ("a", "a", "b")

@@ -133,7 +133,7 @@ def test_a_run_alarms_where_the_judge_is_gamed_the_policy_collapses_or_rollouts_
     assert "in-group spread of rewards is 5%" in found[2].message
 
 
-def test_lost_rollouts_and_held_out_episodes_are_told_with_what_raised() -> None:
+def test_lost_rollouts_and_held_out_episodes_are_reported_with_what_raised() -> None:
     why = {"failures/KeyError at r.py:3": 4.0, "failures/deadline": 2.0}
     lost = {"trajectories": 100.0, "infrastructure_failures": 6.0, **why}
     (alarm,) = alarms(steps(lost))

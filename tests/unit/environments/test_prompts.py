@@ -229,7 +229,7 @@ async def test_a_file_of_rows_makes_a_pool_and_each_row_is_in_it_once(data: Path
     with CheckedTasks() as checked:
         generate(FAMILY, GenerateSpec(count=5_900, heldout=100, options=rows), checked)
         assert len({draft.instruction for _, draft in checked}) == 6_000
-    spec = GenerateSpec(count=6_001, options=rows)
+    spec = GenerateSpec(count=4_001, heldout=2_000, options=rows)
     with CheckedTasks() as checked, pytest.raises(InputError, match=r"asked for 6001 .* 6000:"):
         generate(FAMILY, spec, checked)
     with CheckedTasks() as checked:
@@ -237,7 +237,7 @@ async def test_a_file_of_rows_makes_a_pool_and_each_row_is_in_it_once(data: Path
         assert (checked.splits, checked.summary) == ({"train": 4_800, "heldout": 1_200}, "")
 
 
-def test_rows_that_repeat_others_are_told_and_cost_nothing(tmp_path: Path) -> None:
+def test_rows_that_repeat_others_are_reported_and_cost_nothing(tmp_path: Path) -> None:
     file = tmp_path / "data.jsonl"
     lines = [json.dumps({"prompt": f"{n % 10}?", "answer": str(n % 12)}) for n in range(80)]
     file.write_text("\n".join(lines))  # 60 different ones, of 10 prompts
@@ -245,8 +245,8 @@ def test_rows_that_repeat_others_are_told_and_cost_nothing(tmp_path: Path) -> No
     with CheckedTasks() as checked:
         generate(FAMILY, spec, checked, asks=lambda draft: draft.instruction)
         assert checked.splits == {"train": 48, "heldout": 12}
-        for told in ("20 of 80", "60 different", "50 of them"):
-            assert told in checked.summary
+        for reported in ("20 of 80", "60 different", "50 of them"):
+            assert reported in checked.summary
     exact = spec.model_copy(update={"at_most": False})
     with CheckedTasks() as checked, pytest.raises(InputError, match="20 of 80 tasks repeat"):
         generate(FAMILY, exact, checked)

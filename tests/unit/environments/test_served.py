@@ -44,7 +44,7 @@ def test_an_exception_comes_with_its_type_and_line(tmp_path: Path) -> None:
     assert raised.value.detail == f"KeyError: 'x' ({__file__}:{line})"
 
 
-def test_a_function_whose_process_is_gone_is_told_and_a_second_one_is_refused(
+def test_a_function_whose_process_is_gone_is_reported_and_a_second_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(score, tmp_path / "s") as address:
