@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import re
+import shlex
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -28,6 +30,7 @@ from triforge.cli.deployment import (
     OverlayOption,
     SetOption,
     StateOption,
+    names,
     settings,
     start_command,
 )
@@ -43,7 +46,7 @@ from triforge.cli.models import initial_policy, trained_policy
 from triforge.cli.pools import read_pool, send_pool
 from triforge.cli.terminal import console as own_console
 from triforge.cli.terminal import say
-from triforge.cli.watch import status_text, watch
+from triforge.cli.watch import SAME, say_verdict, status_text, watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import (
@@ -59,16 +62,26 @@ from triforge.environments.kit import Beginner
 from triforge.environments.registry import family
 from triforge.environments.rows import object_of
 from triforge.environments.served import PREFIX, find, serving
-from triforge.environments.trainable import unplayable
+from triforge.environments.trainable import config_on, unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError
 from triforge.event_loop import run_anywhere
 from triforge.supervisor.layout import demand_startable, plan_layout
 from triforge.supervisor.supervise import ADDRESSES, Supervisor
-from triforge.types import MAX_TASKS, Params, PoolState, Proposal, RunState, RunStep, Task
+from triforge.types import (
+    ENDED,
+    MAX_TASKS,
+    Params,
+    PoolState,
+    Proposal,
+    RunState,
+    RunStep,
+    Task,
+)
 
 Tell = Callable[[str], None]
 _ANSWER_S: Final = 3.0
 _TASKS: Final = 128  # for training, and for evaluation
+_LOOK_S: Final = 3.0  # between two looks at runs of other commands
 _STOP_S: Final = 120.0  # for a run to finish its step
 
 
@@ -326,6 +339,11 @@ async def conduct(
     async with clients_of(addresses) as (pools, trainer):
         run = await _begin(training, document, pools, trainer)
         tell(f"run {run.id} on pool {run.pool_id}: {run.steps} steps of {run.algorithm}")
+        if names(addresses, "dashboard"):
+            tell(f"dashboard: {addresses.dashboard_url}/runs/{run.id}")
+        alone = config_on(await pools.pool(run.pool_id), {}, document).model_dump(mode="json")
+        if (others := _set_elsewhere(run.config, alone)) and not training.resume:
+            tell(f"set by the document of the deployment: {', '.join(others)}; --set replaces it")
         await follow(training.state, run, trainer, console, tell)
         if training.export and (await trainer.run(run.id)).step > 0:
             await trainer.export(run.id, training.export)
@@ -367,10 +385,27 @@ async def deployment(
         watching = asyncio.create_task(supervisor.watch())
         try:
             yield settings(state)
+            async with clients_of(settings(state)) as (_, trainer):
+                await others_ended(trainer, tell)
         finally:
             watching.cancel()
     finally:
         await supervisor.stop()
+
+
+async def others_ended(trainer: TrainerClient, tell: Tell, pause_s: float = _LOOK_S) -> None:
+    """Wait until the runs of other commands, which use this deployment, have ended and been read; Ctrl-C waits no longer."""
+    with contextlib.suppress(asyncio.CancelledError, TriforgeError):
+        named = ""
+        while others := ", ".join(r.id for r in await trainer.runs() if r.status not in ENDED):
+            if others != named:
+                tell(
+                    f"waiting for {others} of another command, which uses this deployment; Ctrl-C stops it"
+                )
+            named = others
+            await asyncio.sleep(pause_s)
+        if named:
+            await asyncio.sleep(pause_s)
 
 
 def deployed(state: Path) -> Settings | None:
@@ -392,6 +427,18 @@ async def _check_served_pool(addresses: Settings, pool: str, options: Params) ->
             await pools.check_pool(state.id, options)
         except (InputError, ConfigError) as error:
             raise unplayable(state, error) from None
+
+
+def _set_elsewhere(config: Mapping[str, Any], own: Mapping[str, Any], name: str = "") -> list[str]:
+    """Return the options of a run's config that differ from its `own` document, as `--set` takes them."""
+    lines = []
+    for key, value in config.items():
+        place = f"{name}.{key}".lstrip(".")
+        if isinstance(value, Mapping):
+            lines += _set_elsewhere(value, own.get(key) or {}, place)
+        elif value != own.get(key):
+            lines.append(f"{place}={json.dumps(value)}")
+    return lines
 
 
 async def _begin(
@@ -418,18 +465,28 @@ async def follow(
     try:
         await watch(console, trainer, run.id)
     except asyncio.CancelledError:
-        tell(f"stopping run {run.id}; Ctrl-C again does not wait for it")
-        with contextlib.suppress(TriforgeError, TimeoutError):
-            await trainer.stop(run.id)
-            async with asyncio.timeout(_STOP_S):
-                async for _ in trainer.events(run.id):  # until it has ended
-                    pass
-            run = await trainer.run(run.id)
-        tell(
-            f"run {run.id} {run.status} at step {max(run.step, 0)} of {run.steps}; to go on with it: "
-            f"triforge train --resume {run.id} --state {state}"
-        )
+        resume = f"; to go on with it: triforge train --resume {run.id} --state {state}"
+        try:
+            run = await _stopped(run.id, trainer, tell)
+        except (TriforgeError, TimeoutError) as error:
+            tell(f"run {run.id}: whether it stopped is not known ({error}){resume}")
+        else:
+            resume = "" if run.status == "finished" else resume
+            tell(f"run {run.id} {run.status} at step {max(run.step, 0)} of {run.steps}{resume}")
         raise
+
+
+async def _stopped(run_id: str, trainer: TrainerClient, tell: Tell) -> RunState:
+    """Stop a run that has not ended; return its last state."""
+    run = await trainer.run(run_id)
+    if run.status not in ENDED:
+        tell(f"stopping run {run_id}; Ctrl-C again does not wait for it")
+        await trainer.stop(run_id)
+        async with asyncio.timeout(_STOP_S):
+            async for _ in trainer.events(run_id):  # until it has ended
+                pass
+        run = await trainer.run(run_id)
+    return run
 
 
 async def result_of(run_id: str, addresses: Settings, seconds: float) -> Trained:
@@ -491,17 +548,20 @@ def train_command(
         tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate, config=config,
         overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=own_console,
     )  # fmt: skip
-    show(trained)
+    show(trained, SAME if resume else shlex.join(["triforge", *sys.argv[1:]]))
     if command := start_command(state):
-        say(f"to look at it: {command}, and in another terminal:")
+        say(f"to look at it: {command}")
+        say(
+            f"  then open {Settings.from_env().dashboard_url}/runs/{trained.run.id}, or type in another terminal"
+        )
     folder = "" if state == STATE else f" --state {state}"
     say(f"  triforge run show {trained.run.id} --step 1{folder}")
     if trained.run.status in ("failed", "stopped"):
         raise typer.Exit(1)
 
 
-def show(trained: Trained) -> None:
-    """Print the success on held-out tasks before and after, and the folder of the model."""
+def show(trained: Trained, command: str = SAME) -> None:
+    """Print the success on held-out tasks before and after, the verdict, and the folder of the model; `command` began the run."""
     run, table = trained.run, Table("held out", "before", "95 %", "after", "95 %", "episodes")
     for mode in MODES:
         before, after = (
@@ -516,6 +576,7 @@ def show(trained: Trained) -> None:
     say(
         f"{run.id} at step {max(run.step, 0)} of {run.steps}: {status_text(run.status, run.reason)}"
     )
+    say_verdict(run, command)
     if trained.model is None:
         say(f"no update was made; the model is unchanged: {initial_policy(run) or 'as served'}")
         return
