@@ -171,7 +171,7 @@ async def test_curve_options_and_csv(pages: httpx.AsyncClient, recorded: Recorde
     assert "Along the bottom: training steps." in plain
     assert 'class="raw' not in plain
     assert "step 2: the judge is being gamed" in plain
-    assert "steps 1 to 2: infrastructure lost 2 of 8 rollouts" in plain
+    assert "steps 1 to 2: 2 of 8 rollouts were not measured" in plain
     assert "<img" not in plain
     chosen = (await pages.get(f"{address}?x=time&smooth=0.9")).text
     assert "Along the bottom: minutes." in chosen
