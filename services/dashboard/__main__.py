@@ -20,7 +20,12 @@ def main(arguments: Sequence[str] = ()) -> int:
     )
     parser.add_argument("--run", help="id of a run whose pages are written")
     parser.add_argument("--to", type=Path, help="new folder of its pages")
-    parser.add_argument("--pages", type=int, default=1000, help="most pages (default 1000)")
+    parser.add_argument(
+        "--pages",
+        type=int,
+        default=1000,
+        help="pages after which no further group is begun (default 1000)",
+    )
     options = parser.parse_args(arguments)
     if bool(options.run) != bool(options.to):
         parser.error("--run and --to go together")

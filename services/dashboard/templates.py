@@ -22,7 +22,8 @@ def templates(*folders: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"when": _when, "number": _number, "share": _share, "signed": _signed}
+    filters = {"when": _when, "number": _number, "share": _share, "signed": _signed}
+    environment.filters |= filters | {"duration": _duration, "count": _count}
     return environment
 
 
@@ -44,7 +45,9 @@ def _when(seconds: float) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return ""
-    return "0" if abs(value) < _ROUNDING else f"{value:.4g}"
+    if abs(value) < _ROUNDING:
+        return "0"
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def _signed(value: float) -> str:
@@ -54,3 +57,15 @@ def _signed(value: float) -> str:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
+
+
+def _duration(seconds: float) -> str:
+    """Format a time that something took, in the unit that a reader counts in."""
+    for unit, name in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def _count(value: float) -> str:
+    return f"{value / 1e6:.1f} M" if value >= 1e6 else f"{value:,.0f}"
