@@ -21,9 +21,6 @@ from triforge.types import Page, RunState, TrajectoryPage, TrajectoryRecord
 router = APIRouter(prefix="/runs/{run_id}", default_response_class=HTMLResponse)
 
 Text = Annotated[str, Query(max_length=200)]
-_OUTCOMES: Final = {
-    "success": "success", "failure": "failure", "scored": "a score only", "unmeasured": "not measured (infrastructure)",
-}  # fmt: skip
 _TRAIN: Final = {"purpose": "train"}
 _ODD: Final = {  # what the first page shows of training rollouts
     "votes against the outcome": {"against": "true"} | _TRAIN,
@@ -34,17 +31,7 @@ _ODD: Final = {  # what the first page shows of training rollouts
     "successes that were rare": {"outcome": "success", "sort": "-advantage"} | _TRAIN,
     "failures that were rare": {"outcome": "failure", "sort": "advantage"} | _TRAIN,
 }
-_VIEWS: Final = {
-    "odd ones": {},
-    "training tasks": _TRAIN,
-    "held-out tasks": {"purpose": "evaluate"},
-}
-_SORTS: Final = ("step", "score", "vote", "advantage", "length", "tokens", "staleness")
-_ORDERS: Final = {
-    sign + name: f"{name}, {end} first"
-    for name in _SORTS
-    for sign, end in (("-", "most"), ("", "least"))
-}
+_VIEWS: Final = {"odd ones": {}, "training tasks": _TRAIN, "held-out tasks": {"purpose": "evaluate"}}  # fmt: skip
 _FIELDS: Final = (
     "step", "task", "kind", "purpose", "outcome", "against", "trained", "truncated", "min_length", "max_length",
     "min_staleness", "search", "sort",
@@ -54,11 +41,7 @@ _COLOURS: Final = {
     "mask": "trained on", "version": "version of the weights",
 }  # fmt: skip
 _SURPRISE: Final = (0.01, 0.1, 0.5, 1.0, 2.0, 4.0)  # a value above n of the bounds has the colour n
-_BOUNDS: Final = {
-    "sampled": _SURPRISE,
-    "training": _SURPRISE,
-    "ratio": (0.5, 0.8, 0.95, 1.05, 1.25, 2.0),
-}
+_BOUNDS: Final = {"sampled": _SURPRISE, "training": _SURPRISE, "ratio": (0.5, 0.8, 0.95, 1.05, 1.25, 2.0)}  # fmt: skip
 _ROWS: Final = 50
 _SHOWN: Final = 3  # of each odd kind
 
@@ -89,8 +72,7 @@ async def table(run_id: str, request: Request, visit: Visitor) -> str:
         "rollouts", run=run, sections=sections, total=rows.total, filters=dict.fromkeys(_FIELDS, "") | filters,
         filtered=bool(filters), link=_link(filters),
         title=next((name for name, fields in (_ODD | _VIEWS).items() if fields == filters), "Rollouts" ),
-        outcomes=_OUTCOMES, orders=_ORDERS, purposes=get_args(Purpose),
-        views={name: _link(fields) for name, fields in _VIEWS.items()},
+        purposes=get_args(Purpose), views={name: _link(fields) for name, fields in _VIEWS.items()},
         scored=any(row.score not in (None, 0.0, 1.0) for _, _, kind in sections for row in kind.items ),
         more=_link(filters | {"cursor": rows.next_cursor}) if filters and rows.next_cursor else "",
     )  # fmt: skip

@@ -79,15 +79,8 @@ async def run_page(
 
 def _spending(run: RunState) -> dict[str, list[str]]:
     """Return the measures whose sum over all steps is what a run took."""
-    seconds, tokens = (
-        [f"{role}/{name}" for role in run.versions] for name in ("seconds", "tokens")
-    )
-    return {
-        "learners": seconds,
-        "episodes": ["trajectories"],
-        "sampled": ["tokens"],
-        "trained": tokens,
-    }
+    seconds, tokens = ([f"{role}/{name}" for role in run.versions] for name in ("seconds", "tokens"))  # fmt: skip
+    return {"learners": seconds, "episodes": ["trajectories"], "sampled": ["tokens"], "trained": tokens}  # fmt: skip
 
 
 def _spent(run: RunState, steps: Sequence[RunStep]) -> dict[str, float]:

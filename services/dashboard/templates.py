@@ -23,7 +23,7 @@ def templates(*folders: Path) -> Environment:
         lstrip_blocks=True,
     )
     filters = {"when": _when, "number": _number, "share": _share, "signed": _signed}
-    environment.filters |= filters | {"duration": _duration, "count": _count}
+    environment.filters |= filters | {"duration": _duration}
     return environment
 
 
@@ -65,7 +65,3 @@ def _duration(seconds: float) -> str:
         if seconds >= unit:
             return f"{seconds / unit:.1f} {name}"
     return f"{seconds:.0f} s"
-
-
-def _count(value: float) -> str:
-    return f"{value / 1e6:.1f} M" if value >= 1e6 else f"{value:,.0f}"
