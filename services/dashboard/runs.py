@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated, Final
@@ -15,7 +16,7 @@ from services.dashboard.apis import Visitor, run_path
 from services.dashboard.charts import Chart, alarms, charts_of
 from services.dashboard.drawing import pictures
 from services.dashboard.templates import page
-from triforge.algorithms.alarms import READ
+from triforge.algorithms.alarms import READ, unmeasured
 from triforge.types import ENDED, Page, PoolState, RunState, RunStep, WeightsRecord
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -65,11 +66,14 @@ async def run_page(
     steps = [*rows.items]
     last = {"after": steps[-1].step - 1} if steps else {}
     newest = await visit.read(Page[RunStep], "trainer", run_path(run_id, path), limit=1, **last)
-    raised = alarms(steps)
+    raised, lost = alarms(steps), Counter[str]()
+    for step in steps:
+        for below in ("failures/", "eval/failures/"):
+            lost.update(unmeasured(step.metrics, below))
     drawings = pictures(charts, steps, smooth, raised)
     sections = {name: [*part] for name, part in groupby(drawings, lambda one: one.chart.section)}
     return page(
-        "run", run=run, alarms=raised, smooth=smooth, smoothing=_SMOOTHING, live=run.status not in ENDED,
+        "run", run=run, alarms=raised, lost=lost, smooth=smooth, smoothing=_SMOOTHING, live=run.status not in ENDED,
         first=sections.pop("First", []), sections=sections, spent=_spent(run, steps),
         columns=[(t, name) for t, name in _COLUMNS if any(name in s.metrics for s in steps)],
         steps=steps[: -_NEWEST_STEPS - 1 : -1], newest=newest.items,

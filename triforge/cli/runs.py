@@ -82,8 +82,10 @@ def run_show(
 ) -> None:
     """Show the state of a run, or the rollouts of one of its steps."""
     if step is not None:
+        wanted = {"step": str(step), "outcome": "unmeasured", "group": group, "limit": str(limit)}
+        lost = ask_trainer(state, lambda client: client.trajectories(run_id, **wanted))
         with _exported(state, run_id, step) as file:
-            show(console, file, group=group, limit=limit)
+            show(console, file, lost, group=group, limit=limit)
         return
     run = ask_trainer(state, lambda client: client.run(run_id))
     versions = ", ".join(f"{role} {version}" for role, version in run.versions.items())

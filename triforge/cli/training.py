@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -30,7 +32,7 @@ from triforge.cli.deployment import (
     start_command,
 )
 from triforge.cli.evaluate import MODES, held_out, measures_of
-from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
+from triforge.cli.model_folders import TINY, TINY_DOCUMENT, cache_folder, model_folder
 from triforge.cli.models import initial_policy, trained_policy
 from triforge.cli.pools import read_pool, send_pool
 from triforge.cli.terminal import console as own_console
@@ -48,6 +50,7 @@ from triforge.config import (
     write_document,
 )
 from triforge.environments.rows import object_of
+from triforge.environments.served import PREFIX, find, serving
 from triforge.environments.trainable import unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError
 from triforge.event_loop import run_anywhere
@@ -202,8 +205,8 @@ def train(
     *,
     state: str | Path = "var",
     console: Console | None = None,
-    data: str | Path = "",
-    reward: str = "",
+    data: str | Path | Iterable[Mapping[str, Any]] = "",
+    reward: str | Callable[..., Any] = "",
     **arguments: Any,
 ) -> Trained:
     """Train a model on an environment, and stop every process that was started for it.
@@ -215,8 +218,9 @@ def train(
         env: the environment family.
         state: folder of the deployment: database, weights, logs.
         console: where progress is shown.
-        data: option `data` of the family's generator, a file.
-        reward: option `reward` of the family, `MODULE:NAME` of a function.
+        data: option `data` of the family's generator, a file, or its rows.
+        reward: option `reward` of the family, `MODULE:NAME` of a function, or the function itself, also one of a notebook: it
+            then runs in this process, which the workers of a deployment on this machine call.
         arguments: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
             `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
             `pool` or a `file` of tasks; `seed`, `name`; `colocate` (engines and learners take turns on one card); `resume`, a
@@ -232,8 +236,17 @@ def train(
             f"triforge.train: unknown argument {', '.join(unknown)}; known are {', '.join(sorted(known))}; any field of the "
             "document goes into `overrides`"
         )
+    if callable(reward):
+        place = hashlib.sha256(str(Path(state).resolve()).encode()).hexdigest()[:12]
+        env = env or ("" if arguments.get("pool") else "prompts")
+        with serving(reward, cache_folder() / "rewards" / f"{place}.sock") as address:
+            return train(
+                model, env, state=state, console=console, data=data, reward=address, **arguments
+            )
     for name in ("config", "file", "export"):
         arguments |= {name: Path(arguments[name])} if arguments.get(name) else {}
+    if not isinstance(data, str | Path):
+        data = _written(data, Path(state) / "data")
     if data:
         path = str(Path(data).resolve())
         arguments["generate"] = {**arguments.get("generate", {}), "data": path}
@@ -249,6 +262,18 @@ def train(
             return await conduct(training, document, addresses, console, tell)
 
     return run_anywhere(work())
+
+
+def _written(rows: Iterable[Mapping[str, Any]], folder: Path) -> Path:
+    """Write rows to a JSONL file, which is named by its contents."""
+    try:
+        lines = "".join(f"{json.dumps(dict(row))}\n" for row in rows).encode()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"data: {error}; expected a file, or rows of JSON values") from error
+    file = folder / f"{hashlib.sha256(lines).hexdigest()[:12]}.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(lines)
+    return file
 
 
 async def conduct(
@@ -337,6 +362,9 @@ async def _begin(
     """Resume the run, or submit one on the named pool or on a new one."""
     if training.resume:
         run = await trainer.run(training.resume)
+        reward = (await pools.pool(run.pool_id)).options.get("reward")
+        if isinstance(reward, str) and reward.startswith(PREFIX):
+            find(reward)  # raises where the process of the function is gone
         return await trainer.resume(run.id) if run.status in ("stopped", "failed") else run
     pool = training.pool
     if not pool:

@@ -35,16 +35,23 @@ async def watch(console: Console, client: TrainerClient, run_id: str) -> RunStat
     if run.status == "queued":
         say(await _queue(client, run), console)
     with console.status(Text(run.status)) as status:  # only a terminal shows it
+        told = set[str]()  # exceptions
         async for _, event in client.events(run_id):
-            if line := line_of(event):
+            line, failures = line_of(event), {*event.data.get("failures", {})}
+            if (
+                line
+                and not (failures and failures <= told)
+                and not (console.is_terminal and event.kind == "waits")
+            ):
                 say(line, console)
+            told |= failures
             if activity := activity_of(event):
                 status.update(Text(activity))
     return await client.run(run_id)
 
 
 def line_of(event: Event) -> str:
-    """Describe a finished step, a rewrite or the status of the run; empty for other events."""
+    """Describe a finished step, a rewrite, the status of the run or what went wrong; empty for other events."""
     data = event.data
     if event.kind == "step":
         measures = data.get("metrics", {})
@@ -55,6 +62,13 @@ def line_of(event: Event) -> str:
         return "\n".join([*([f"step {event.step}: {shown}"] if shown else []), *loud])
     if event.kind in ("proposal", "accepted", "rejected"):
         return _rewrite(event)
+    if event.kind == "group":
+        failures = data.get("failures", {})
+        return "\n".join(
+            f"NOT MEASURED at step {event.step}: {detail}" for detail in failures.values()
+        )
+    if event.kind == "waits":
+        return activity_of(event)
     if event.kind == "run":
         return f"run {status_text(str(data.get('status', '')), str(data.get('reason', '')))}"
     return ""
@@ -66,6 +80,8 @@ def activity_of(event: Event) -> str:
     if event.kind == "group":
         purpose = ", evaluation" if data.get("purpose") == "evaluate" else ""
         return f"step {event.step}{purpose}: {data.get('done')} of {data.get('total')} groups"
+    if event.kind == "waits":
+        return f"step {event.step}: {data.get('text')}"
     if event.kind == "run":
         return status_text(str(data.get("status", "")), str(data.get("reason", "")))
     return ""

@@ -11,7 +11,14 @@ import httpx
 from triforge.clients.transport import ServiceClient, save, segment, streamed
 from triforge.errors import InputError, UnavailableError
 from triforge.retry import Attempts, RetryPolicy
-from triforge.types import Event, RunState, RunStep, TrainedRole, WeightsRecord
+from triforge.types import (
+    Event,
+    RunState,
+    RunStep,
+    TrainedRole,
+    TrajectoryPage,
+    WeightsRecord,
+)
 
 _SILENCE_S = 30.0  # the trainer sends a line every second
 
@@ -55,6 +62,11 @@ class TrainerClient(ServiceClient):
         """Return the finished steps after `after`."""
         path = f"/v1/runs/{segment(run_id)}/steps"
         return [step async for step in self._list(RunStep, path, {"after": str(after)})]
+
+    async def trajectories(self, run_id: str, **wanted: str) -> TrajectoryPage:
+        """Return the first page of the rollouts that meet these filters."""
+        path = f"/v1/runs/{segment(run_id)}/trajectories"
+        return await self._get(TrajectoryPage, path, params=wanted)
 
     async def stop(self, run_id: str) -> RunState:
         """Request a run to stop."""

@@ -162,7 +162,7 @@ async def test_curve_options_and_csv(pages: httpx.AsyncClient, recorded: Recorde
     plain = (await pages.get(address)).text
     assert 'class="raw' not in plain
     assert "step 2: the judge is being gamed" in plain
-    assert "steps 1 to 2: infrastructure lost 2 of 8 rollouts" in plain
+    assert "steps 1 to 2: 2 of 8 rollouts were not measured" in plain
     assert "<img" not in plain
     chosen = (await pages.get(f"{address}?smooth=0.9")).text
     assert 'class="raw' in chosen
@@ -181,18 +181,21 @@ async def test_what_a_run_took_is_summed(
 ) -> None:
     run = golden("RunState", id="run-1", created_at=100.0)
     rows = [golden("RunStep", run_id="run-1", step=n, at=100.0 + 5400.0 * n) for n in (1, 2)]
-    metrics = {"tokens": 6e5, "policy/seconds": 45.0, "reward/seconds": 30.0, "policy/tokens": 7.0}
+    metrics = {"failures/KeyError at reward.py:3": 2.0, "eval/failures/timeout": 1.0}
+    metrics |= {"tokens": 6e5, "policy/seconds": 45.0, "reward/seconds": 30.0, "policy/tokens": 7.0}
     items = [row | {"metrics": metrics} for row in rows]
     deployment.answers |= {
         "/v1/runs/run-1": (200, run),
         "/v1/runs/run-1/steps": (200, {"items": items}),
     }
-    facts = dict(
-        re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", (await browser.get("/runs/run-1")).text)
-    )
+    text = (await browser.get("/runs/run-1")).text
+    assert "Not measured: 4 KeyError at reward.py:3, 2 timeout." in text
+    asked = next(query for path, query, _ in deployment.asked if path.endswith("/steps"))
+    assert "failures%2F" in asked
+    facts = dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", text))
     assert facts["time since it was queued"] == "3.0 h"
     assert facts["learners at work"] == "2.5 min"
-    assert (facts["tokens sampled"], facts["tokens trained on"]) == ("1.2 M", "14")
+    assert (facts["tokens sampled"], facts["tokens trained on"]) == ("1,200,000", "14")
 
 
 async def test_ended_run_is_not_followed(

@@ -108,6 +108,7 @@ def test_what_cannot_be_measured_is_left_out() -> None:
         "infrastructure_failures": 2.0,
         "retries": 0.0,
         "tokens": 0.0,
+        "failures/environment": 2.0,
     }
     assert measures() == {
         "groups": 0.0,
