@@ -28,8 +28,8 @@ _ODD: Final = {  # what the first page shows of training rollouts
     "truncated": {"truncated": "true"} | _TRAIN,
     "left out of training": {"trained": "false"} | _TRAIN,
     "oldest weights": {"min_staleness": "1", "sort": "-staleness"} | _TRAIN,
-    "successes that were rare": {"outcome": "success", "sort": "-advantage"} | _TRAIN,
-    "failures that were rare": {"outcome": "failure", "sort": "advantage"} | _TRAIN,
+    "successes, rarest first": {"outcome": "success", "sort": "-advantage"} | _TRAIN,
+    "failures, rarest first": {"outcome": "failure", "sort": "advantage"} | _TRAIN,
 }
 _VIEWS: Final = {"odd ones": {}, "training tasks": _TRAIN, "held-out tasks": {"purpose": "evaluate"}}  # fmt: skip
 _FIELDS: Final = (

@@ -38,7 +38,9 @@ async def test_the_first_page_shows_what_is_odd_about_training_rollouts(
 ) -> None:
     path = f"/runs/{recorded.run_id}/rollouts"
     text = (await pages.get(path)).text
-    kinds = re.findall(r'scope="rowgroup" colspan="11">([a-z ]+) <a href="([^"]*)">all (\d+)', text)
+    kinds = re.findall(
+        r'scope="rowgroup" colspan="11">([a-z, ]+) <a href="([^"]*)">all (\d+)', text
+    )
     assert ("votes against the outcome", "4") in [(name, total) for name, _, total in kinds]
     assert ("not measured", "4") in [(name, total) for name, _, total in kinds]
     assert "-evaluate-" not in text
