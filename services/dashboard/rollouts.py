@@ -59,8 +59,8 @@ async def table(run_id: str, request: Request, visit: Visitor) -> str:
             TrajectoryPage, "trainer", path, limit=limit, cursor=cursor, **fields
         )
 
-    run, rows, *odd = await asyncio.gather(
-        visit.read(RunState, "trainer", run_path(run_id)),
+    run = await visit.read(RunState, "trainer", run_path(run_id))
+    rows, *odd = await asyncio.gather(
         found(filters or _TRAIN, _ROWS if filters else 1),
         *(found(fields, _SHOWN) for fields in ({} if filters else _ODD).values()),
     )
@@ -173,7 +173,7 @@ def _level(token: Mapping[str, Any], by: str, versions: Sequence[int]) -> int:
     if value is None:
         return 0
     if by == "mask":
-        return 3 * value
+        return 3 if value else 0
     if by == "version":
         return versions.index(value) % 6 + 1
     return sum((value if by == "ratio" else -value) > bound for bound in _BOUNDS[by])

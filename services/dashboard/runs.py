@@ -44,9 +44,8 @@ async def overview(visit: Visitor, older: Annotated[str, Query(max_length=200)] 
     )
     paths = (run_path(run.id) for run in runs.items)  # a run has its verdict there, not in the list
     judged = await asyncio.gather(*(visit.read(RunState, "trainer", path) for path in paths))
-    addresses, older = visit.apis.addresses, runs.next_cursor
     return page(
-        "overview", services=services, addresses=addresses, runs=judged, older=older, pools=pools,
+        "overview", services=services, addresses=visit.apis.addresses, runs=judged, more=runs.next_cursor, pools=pools,
     )  # fmt: skip
 
 
