@@ -6,9 +6,11 @@ import asyncio
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from random import Random
 
 from pydantic import JsonValue
 
+from triforge.environments.kit import Beginner
 from triforge.environments.registry import family
 from triforge.errors import InputError
 from triforge.rollout.protocols import EnvironmentFamily, Observation
@@ -37,13 +39,13 @@ def write_solutions(folder: Path, name: str, *, generate: Params, options: Param
     return len(chats)
 
 
-def _tasks(found: EnvironmentFamily, generate: Params) -> list[Params]:
+def _tasks(found: EnvironmentFamily, generate: Params, wanted: int) -> list[Params]:
     """So many tasks, or all where there are fewer."""
     tasks: list[Params] = []
     try:
-        return found.generate(count=_COUNT, seed=_SEED, options=generate)
+        return found.generate(count=wanted, seed=_SEED, options=generate)
     except InputError:
-        low, high = 0, _COUNT
+        low, high = 0, wanted
         while high - low > 1:
             count = (low + high) // 2
             try:
@@ -60,12 +62,15 @@ async def _chats(
 ) -> list[list[dict[str, str]]]:
     """Yield the solved episodes and collect every word; of an unsolved task the words of its start and parameters."""
     chats = []
-    for number, draft in enumerate(map(found.validate, _tasks(found, generate))):
+    beginner: Beginner | None = getattr(found, "beginner", None)
+    rng = Random(_SEED)  # noqa: S311
+    wanted = beginner.episodes if beginner else _COUNT
+    for number, draft in enumerate(map(found.validate, _tasks(found, generate, wanted))):
         name = f"solved-{number}"
         task = Task(
             id=name, pool_id=name, slot=name, family=found.name, instruction=draft.instruction, params=draft.params
         )  # fmt: skip
-        gold = found.gold(task, options)
+        gold = beginner.play(task.params, options, rng) if beginner else found.gold(task, options)
         chats += await _episode(found, task, gold or (), options, words)
         if not gold:
             words.update(_words_in(task.params))

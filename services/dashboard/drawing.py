@@ -9,12 +9,13 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 from services.dashboard.charts import Alarm, Chart, Line, Lines, drawn, measured, thinned
+from triforge.algorithms.alarms import LETTERS
 from triforge.types import RunStep
 
 _WIDTH, _HEIGHT = (
     320,
     180,
-)  # about what a phone and a column of four have, so that letters keep their size
+)  # of a phone, and of one of four columns, so that letters keep their size
 _LEFT, _RIGHT, _TOP, _BOTTOM = 42, 8, 8, 22
 _MARKED = 60  # a line of at most this many points has a mark and a value at each
 _TICKS = 4
@@ -194,7 +195,7 @@ def _alarms(frame: _Frame, alarms: Sequence[Alarm]) -> Iterator[str]:
         if right < _LEFT or left > _WIDTH - _RIGHT:
             continue
         left, right = max(left, _LEFT), min(right, _WIDTH - _RIGHT)
-        line = _TOP + 9 + 11 * "JCI".index(alarm.letter)
+        line = _TOP + 9 + 11 * [*LETTERS].index(alarm.letter)
         yield (
             f'<g class="alarm"><title>{escape(alarm.text)}</title>'
             f'<rect x="{left - 1:.1f}" y="{_TOP}" width="{right - left + 2:.1f}" height="{_HEIGHT - _TOP - _BOTTOM}"/>'

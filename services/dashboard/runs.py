@@ -16,7 +16,7 @@ from services.dashboard.apis import Visitor, run_path
 from services.dashboard.charts import Chart, alarms, charts_of
 from services.dashboard.drawing import pictures
 from services.dashboard.templates import page
-from triforge.algorithms.alarms import READ, unmeasured
+from triforge.algorithms.alarms import LETTERS, READ, unmeasured
 from triforge.types import ENDED, Page, PoolState, RunState, RunStep, WeightsRecord
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -72,7 +72,8 @@ async def run_page(
     drawings = pictures(charts, steps, smooth, raised)
     sections = {name: [*part] for name, part in groupby(drawings, lambda one: one.chart.section)}
     return page(
-        "run", run=run, alarms=raised, lost=lost, smooth=smooth, smoothing=_SMOOTHING, live=run.status not in ENDED,
+        "run", run=run, alarms=raised, letters=", ".join(" ".join(kind) for kind in LETTERS.items()), lost=lost,
+        smooth=smooth, smoothing=_SMOOTHING, live=run.status not in ENDED,
         first=sections.pop("First", []), sections=sections, spent=_spent(run, steps),
         columns=[(t, name) for t, name in _COLUMNS if any(name in s.metrics for s in steps)],
         steps=steps[: -_NEWEST_STEPS - 1 : -1], newest=newest.items,

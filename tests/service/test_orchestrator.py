@@ -61,6 +61,8 @@ async def test_a_run_commits_every_step_with_its_versions_and_measures(loop: Loo
     assert (first["eval/sampled"], first["eval/greedy"]) == (1.0, 1.0)
     assert "eval/sampled" not in second
     assert third["eval/sampled_episodes"] == 1.0
+    assert (third["eval/sampled_gain"], third["eval/sampled_gain_pairs"]) == (0.0, 1.0)
+    assert "eval/sampled_gain" not in first
     assert (second["success"], second["judge/votes"], second["rows/policy"]) == (0.5, 8.0, 4.0)
     assert (second["policy/loss"], second["reward/loss"]) == (0.5, 0.5)
     assert (second["groups/dead"], second["groups/dead_share"]) == (0.0, 0.0)

@@ -8,9 +8,11 @@ import hashlib
 import json
 import os
 import re
+import shlex
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -32,12 +34,18 @@ from triforge.cli.deployment import (
     start_command,
 )
 from triforge.cli.evaluate import MODES, held_out, measures_of
-from triforge.cli.model_folders import TINY, TINY_DOCUMENT, cache_folder, model_folder
+from triforge.cli.model_folders import (
+    TINY,
+    TINY_DOCUMENT,
+    cache_folder,
+    learning_rate,
+    model_folder,
+)
 from triforge.cli.models import initial_policy, trained_policy
 from triforge.cli.pools import read_pool, send_pool
 from triforge.cli.terminal import console as own_console
 from triforge.cli.terminal import say
-from triforge.cli.watch import status_text, watch
+from triforge.cli.watch import SAME, say_verdict, status_text, watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import (
@@ -49,6 +57,8 @@ from triforge.config import (
     with_assignments,
     write_document,
 )
+from triforge.environments.kit import Beginner
+from triforge.environments.registry import family
 from triforge.environments.rows import object_of
 from triforge.environments.served import PREFIX, find, serving
 from triforge.environments.trainable import unplayable
@@ -56,11 +66,11 @@ from triforge.errors import ConfigError, InputError, TriforgeError
 from triforge.event_loop import run_anywhere
 from triforge.supervisor.layout import demand_startable, plan_layout
 from triforge.supervisor.supervise import ADDRESSES, Supervisor
-from triforge.types import Params, PoolState, Proposal, RunState, RunStep
+from triforge.types import MAX_TASKS, Params, PoolState, Proposal, RunState, RunStep, Task
 
 Tell = Callable[[str], None]
 _ANSWER_S: Final = 3.0
-_TASKS: Final = 64  # for training, and for evaluation
+_TASKS: Final = 128  # for training, and for evaluation
 _STOP_S: Final = 120.0  # for a run to finish its step
 
 
@@ -113,22 +123,23 @@ class Training:
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
         parse(document)  # before a model is fetched or made
-        starts = self._check_pool(document)
+        shown = self._check_pool(document)
         document = merge(document, {"models": self._models(tell)})
+        document = self._with_rates(document, tell)
         policy = document["models"].get("policy", {}).get("path", "")
-        if starts and not self.pool and policy:
-            options = parse(document).env_adapter.options
-            demand_shown(Path(policy), *self.request(document), self.env, options)
+        if shown and policy:
+            demand_shown(Path(policy), *shown, parse(document).env_adapter.options)
         return document
 
     def counts(self) -> tuple[int, int]:
-        """Return how many tasks are generated for training and evaluation; of a short file a fifth is held out."""
+        """Return how many tasks are generated for training and evaluation; a file is taken whole, of which a fifth is held out, 128 rows at most."""
         data = str(self.generate.get("data", ""))
         if self.tasks is None and self.heldout is None and data.endswith(".jsonl"):
             with contextlib.suppress(OSError), Path(data).open("rb") as file:
                 rows = sum(bool(line.strip()) for line in file)
-                if 1 < rows < 2 * _TASKS:
-                    return rows - max(1, rows // 5), max(1, rows // 5)
+                if rows > 1:
+                    heldout = min(_TASKS, max(1, rows // 5))
+                    return min(rows - heldout, MAX_TASKS - heldout), heldout
         counts = (self.tasks, self.heldout)
         train, heldout = (_TASKS if count is None else count for count in counts)
         return train, heldout
@@ -149,9 +160,9 @@ class Training:
 
             kept.demand_run(self.state, self.resume)
 
-    def _check_pool(self, document: Mapping[str, Any]) -> bool:
-        """Return whether a deployment is to be started; raise for a pool that cannot be made or trained on as the document says."""
-        addresses, pool = deployed(self.state), None
+    def _check_pool(self, document: Mapping[str, Any]) -> tuple[PoolState, Task] | None:
+        """Return the pool and a task of it if nothing is started yet; raise for one that cannot be made or trained on as the document says."""
+        addresses, shown = deployed(self.state), None
         if addresses is None:
             demand_startable(Settings.from_env())
         if addresses is not None and self.pool:
@@ -162,12 +173,39 @@ class Training:
         elif addresses is None and self.pool:
             from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 
-            pool = kept.find_pool(self.state, self.pool)
+            shown = kept.find_pool(self.state, self.pool)
         elif addresses is None:
-            pool = check_new_pool(*self.request(document), self.env, play=True)
-        if pool is not None:
-            demand_playable(pool, document)
-        return addresses is None
+            shown = check_new_pool(*self.request(document), self.env, play=True)
+        if shown is not None:
+            demand_playable(shown[0], document)
+        return shown
+
+    def for_beginners(self) -> Training:
+        """Return the training of a tiny model with the family's small tasks, where none are named."""
+        if self.model != TINY or self.pool or self.file or not self.env:
+            return self
+        beginner: Beginner | None = getattr(family(self.env), "beginner", None)
+        if beginner is None:
+            return self
+        return replace(
+            self,
+            generate=self.generate or beginner.generate,
+            options=self.options or beginner.options,
+        )
+
+    def _with_rates(self, document: dict[str, Any], tell: Tell) -> dict[str, Any]:
+        """Return the document with learning rates by the size of the named models, where it has none."""
+        for role, name in (("policy", self.model), ("reward", self.reward_model)):
+            section = document.get("trainer", {}).get(role, {})
+            if not name or "learning_rate" in section:
+                continue
+            folder = Path(document["models"][role]["path"])
+            rate = learning_rate(folder, lora=bool(section.get("lora_rank")))
+            tell(
+                f"learning rate of the {role} by its size: {rate:g} (trainer.{role}.learning_rate)"
+            )
+            document = merge(document, {"trainer": {role: {"learning_rate": rate}}})
+        return document
 
     def _models(self, tell: Tell) -> dict[str, Any]:
         # the policy is last, because a tiny one takes a minute to make
@@ -252,7 +290,7 @@ def train(
         arguments["generate"] = {**arguments.get("generate", {}), "data": path}
     if reward:
         arguments["options"] = {**arguments.get("options", {}), "reward": reward}
-    training = Training(model=str(model), env=env, state=Path(state), **arguments)
+    training = Training(model=str(model), env=env, state=Path(state), **arguments).for_beginners()
     console = console or Console()
     tell = partial(say, to=console)
     document = training.document(tell)  # outside of an event loop, where Ctrl-C ends it
@@ -424,11 +462,11 @@ def train_command(
     reward: Annotated[str, Option(help="Option `reward`: MODULE:NAME of a function.")] = "",
     tasks: Annotated[
         int | None,
-        Option(min=1, help="Training tasks to generate; else 64, or the rows of the data."),
+        Option(min=1, help="Training tasks to generate; else 128, or the rows of the data."),
     ] = None,
     heldout: Annotated[
         int | None,
-        Option(min=0, help="Held-out tasks to generate; else 64, or a fifth of the data."),
+        Option(min=0, help="Held-out tasks to generate; else 128, or a fifth of the data."),
     ] = None,
     pool: Annotated[str, Option(help="A pool that exists, instead of a new one.")] = "",
     file: Annotated[Path | None, Option("--file", "-f", help="Tasks, JSON or JSONL.")] = None,
@@ -453,7 +491,7 @@ def train_command(
         tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate, config=config,
         overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=own_console,
     )  # fmt: skip
-    show(trained)
+    show(trained, SAME if resume else shlex.join(["triforge", *sys.argv[1:]]))
     if command := start_command(state):
         say(f"to look at it: {command}, and in another terminal:")
     folder = "" if state == STATE else f" --state {state}"
@@ -462,8 +500,8 @@ def train_command(
         raise typer.Exit(1)
 
 
-def show(trained: Trained) -> None:
-    """Print the success on held-out tasks before and after, and the folder of the model."""
+def show(trained: Trained, command: str = SAME) -> None:
+    """Print the success on held-out tasks before and after, the verdict, and the folder of the model; `command` began the run."""
     run, table = trained.run, Table("held out", "before", "95 %", "after", "95 %", "episodes")
     for mode in MODES:
         before, after = (
@@ -478,6 +516,7 @@ def show(trained: Trained) -> None:
     say(
         f"{run.id} at step {max(run.step, 0)} of {run.steps}: {status_text(run.status, run.reason)}"
     )
+    say_verdict(run, command)
     if trained.model is None:
         say(f"no update was made; the model is unchanged: {initial_policy(run) or 'as served'}")
         return

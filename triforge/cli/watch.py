@@ -26,6 +26,8 @@ _MEASURES: Final = (
     ("play s", "seconds/play"),
     ("train s", "seconds/train"),
 )
+SAME: Final = "the same command with"
+_COLOURS: Final = {"better": "green", "worse": "red"}
 _LOUD: Final = {"note": "NOTHING TRAINED", "alarm": "ALARM"}  # fields of a step's event
 
 
@@ -37,13 +39,12 @@ async def watch(console: Console, client: TrainerClient, run_id: str) -> RunStat
     with console.status(Text(run.status)) as status:  # only a terminal shows it
         told = set[str]()  # exceptions
         async for _, event in client.events(run_id):
-            line, failures = line_of(event), {*event.data.get("failures", {})}
-            if (
-                line
-                and not (failures and failures <= told)
-                and not (console.is_terminal and event.kind == "waits")
+            text, failures = line_of(event), {*event.data.get("failures", {})}
+            if not (failures and failures <= told) and not (
+                console.is_terminal and event.kind == "waits"
             ):
-                say(line, console)
+                for line in text.splitlines():
+                    say(line, console, style="red" if line.startswith((*_LOUD.values(),)) else "")
             told |= failures
             if activity := activity_of(event):
                 status.update(Text(activity))
@@ -112,6 +113,19 @@ async def _queue(client: TrainerClient, run: RunState) -> str:
 def status_text(status: str, reason: str) -> str:
     """Join a run's status and its reason, which may begin with the status."""
     return reason if reason.startswith(status) else f"{status} {reason}".rstrip()
+
+
+def say_verdict(run: RunState, command: str = SAME) -> None:
+    """Print the verdict on a run: its sentence, the alarms, and the next command to try."""
+    verdict = run.verdict
+    if verdict is None:
+        return
+    say(verdict.text, style=_COLOURS.get(verdict.word, ""))
+    for warning in verdict.warnings:
+        say(f"warning: {warning}", style="red")
+    if verdict.advice:
+        options = "".join(f" --set {option}" for option in verdict.options)
+        say(f"next: {verdict.advice}{f': {command}{options}' if options else ''}")
 
 
 def _rewrite(event: Event) -> str:

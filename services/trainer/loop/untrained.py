@@ -17,6 +17,7 @@ _INADMISSIBLE: Final = "most answers are no admissible action: set env_adapter.a
 _LOST: Final = "see `triforge logs rollout` and `triforge logs judge`"
 _MENDS: Final = {
     advantages.ZERO_SPREAD: _ALIKE,
+    advantages.NEGATIVE: "give scores of at least 0, or set algorithm.overrides.normalise = 'std'",
     filters.ONE_SIDED: _ALIKE,
     filters.LOW_SPREAD: _ALIKE,
     imitation.NOT_A_SUCCESS: _ALIKE,

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import APIS, Services, Triforge, run_state
+from tests.unit.cli.conftest import APIS, PRINTED, WORSE, Services, Triforge, run_state
 from triforge.cli.deployment import settings
+from triforge.cli.watch import SAME
 from triforge.errors import ConfigError
 from triforge.types import Event, Page, RunState
 
@@ -86,6 +87,16 @@ def test_run_show_has_status_and_reason(triforge: Triforge, services: Services) 
     assert (code, out.splitlines()[0]) == (0, "run       run-1 mine [bold]")
     assert "status    finished without training: why\n" in out
     assert "algorithm grpo: no votes\n" in out
+
+
+@pytest.mark.parametrize("command", ["watch", "show"])
+def test_a_run_is_shown_with_its_verdict(
+    triforge: Triforge, services: Services, command: str
+) -> None:
+    services.say("GET /v1/runs/run-1", run_state("finished", verdict=WORSE))
+    services.tell("run-1")
+    code, out, _ = triforge("run", command, "run-1")
+    assert (code, PRINTED.format(SAME) in out) == (0, True)
 
 
 def test_a_queued_run_says_what_it_waits_for(triforge: Triforge, services: Services) -> None:

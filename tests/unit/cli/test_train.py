@@ -17,14 +17,17 @@ from safetensors.numpy import save_file
 
 import triforge as library
 from services.env_adapter.pools.creation import PoolMaker
-from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
+from tests.unit.cli.conftest import POOL, PRINTED, WORSE, Services, Triforge, run_state
+from tests.unit.cli.test_checks import NO_SYSTEM
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.model_folders import tiny_folder
+from triforge.cli.terminal import program
 from triforge.cli.training import Training, follow
+from triforge.cli.watch import SAME
 from triforge.environments.registry import family
 from triforge.errors import ConfigError, TriforgeError
 from triforge.store.database import open_database
-from triforge.testing.model_folders import words_folder
+from triforge.testing.model_folders import chatml_folder, words_folder
 from triforge.types import (
     Event,
     GenerateSpec,
@@ -208,6 +211,15 @@ def test_kept_state_is_checked(kept: Path, changed: dict[str, Any], reason: str)
     assert not (kept / "var" / "logs").exists(), "nothing was started"
 
 
+def test_a_kept_pool_whose_system_message_the_policy_refuses_is_found(kept: Path) -> None:
+    chatml_folder(kept / "chatml")
+    (kept / "chatml" / "chat_template.jinja").write_text(NO_SYSTEM)
+    options = {"wording": "alfworld"}
+    with pytest.raises(ConfigError, match="takes no system message"):
+        library.train("chatml", pool="kitchen", preset="grpo", options=options)
+    assert not (kept / "var" / "logs").exists(), "nothing was started"
+
+
 def test_pool_is_checked_before_the_model(trained: Services, tmp_path: Path) -> None:
     check = "GET /v1/pools/pool-1/check"
     trained.refuse(check, 422, "input", "household options: field tries: unknown")
@@ -253,12 +265,12 @@ def test_a_model_that_cannot_be_loaded_is_refused_before_the_services_start(
     ("rows", "asked", "counts"),
     [
         (60, {}, (48, 12)),
-        (128, {}, (64, 64)),
-        (60, {"tasks": 50}, (50, 64)),
+        (1000, {}, (872, 128)),
+        (60, {"tasks": 50}, (50, 128)),
         (60, {"tasks": 50, "heldout": 0}, (50, 0)),
     ],
 )
-def test_a_short_file_is_taken_whole_unless_a_number_is_asked_for(
+def test_a_file_is_taken_whole_unless_a_number_is_asked_for(
     tmp_path: Path, rows: int, asked: dict[str, int], counts: tuple[int, int]
 ) -> None:
     data = tmp_path / "rows.jsonl"
@@ -284,6 +296,19 @@ def test_run_without_update(triforge: Triforge, trained: Services, status: str) 
     assert "trained model" not in out
     assert "no update was made; the model is unchanged: /w/policy/4" in out
     assert library.train(".", "household", preset="grpo").model is None
+
+
+def test_a_training_ends_with_its_verdict_and_the_command_to_try(
+    triforge: Triforge, trained: Services, tmp_path: Path
+) -> None:
+    trained.say("GET /v1/runs/run-1", run_state("finished", verdict=WORSE))
+    code, out, _ = triforge(*ASKED, "--model", ".", "--generate", '{"goals": []}')
+    command = f"{program()} {' '.join(ASKED)} --model . --generate '{{\"goals\": []}}'"
+    assert (code, PRINTED.format(command) in out) == (0, True)
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "train.toml").touch()
+    _, out, _ = triforge("train", "--resume", "run-1")
+    assert PRINTED.format(SAME) in out
 
 
 def test_end_names_next_commands(triforge: Triforge, trained: Services, tmp_path: Path) -> None:
