@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -27,14 +26,9 @@ def templates(*folders: Path) -> Environment:
     return environment
 
 
-@lru_cache(maxsize=1)
-def _own() -> Environment:
-    return templates()
-
-
 def page(name: str, **values: Any) -> str:
     """Fill the template of a page."""
-    return _own().get_template(f"{name}.html").render(**values)
+    return _OWN.get_template(f"{name}.html").render(**values)
 
 
 def _when(seconds: float) -> str:
@@ -65,3 +59,6 @@ def _duration(seconds: float) -> str:
         if seconds >= unit:
             return f"{seconds / unit:.1f} {name}"
     return f"{seconds:.0f} s"
+
+
+_OWN: Final = templates()

@@ -117,9 +117,14 @@ def test_pages_fit(browser: Any, seen: tuple[int, str], pages: list[str]) -> Non
     width, scheme = seen
     for page in pages:
         browser.get(page)
+        browser.execute_script(
+            "document.querySelectorAll('details').forEach((d) => { d.open = true })"
+        )
         scrolled = browser.execute_script("return document.documentElement.scrollWidth")
         assert scrolled <= width, page
         assert browser.get_log("browser") == [], page
+        assert browser.find_elements("css selector", "header nav a[href='/']"), page
+        assert len(browser.find_elements("css selector", "h1")) == 1, page
         paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
 
