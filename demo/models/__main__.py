@@ -86,21 +86,22 @@ def _tiny_model(args: argparse.Namespace) -> None:
 def _tiny_policy(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        _print(f"solving tasks of {args.env}")
+        _print(f"playing tasks of {args.env}")
         solved = write_solutions(folder, args.env, generate=args.generate, options=args.options)
         words = words_of([(folder / "words.txt").read_text(encoding="utf-8")])
         shape = TinyShape(max_positions=8192)
         if not solved:
             build_tiny_model(args.out, words, shape=shape, replace=args.replace)
             _print(
-                "nothing to imitate: its weights are random, good for trying out the machinery only"
+                f"nothing to imitate: its weights are random and learn nothing, because {args.env} has no `solution` and lists no "
+                "admissible actions; give the family one of them (docs/extend.md), or name another model"
             )
             return
         blank = build_tiny_model(folder / "blank", words, shape=shape)
         items = read_items(folder / "chats.jsonl", Renderer.from_folder(blank), max_tokens=8192)
         beginner: Beginner | None = getattr(family(args.env), "beginner", None)
         options = SupervisedOptions(steps=beginner.updates if beginner else _IMITATION_STEPS)
-        _print(f"imitating {solved} solutions in {options.steps} updates")
+        _print(f"imitating {solved} conversations in {options.steps} updates")
         SupervisedJob(blank, items, options).run(args.out, replace=args.replace, progress=_progress)
 
 

@@ -149,14 +149,10 @@ class PromptsFamily(Family[PromptParams, PlayOptions]):
         return same_words(value) if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Draw `count` rows of the file, without replacement."""
+        """Draw `count` rows of the file without replacement, or all if it has fewer."""
         wanted = parse_model(GeneratorOptions, options, "prompts generate")
         rows = _rows(Path(wanted.data))
-        if count > len(rows):
-            raise InputError(
-                f"prompts generate: asked for {count} tasks (count and heldout), {wanted.data} has {len(rows)} rows"
-            )
-        return Random(f"prompts {seed}").sample(rows, count)  # noqa: S311
+        return Random(f"prompts {seed}").sample(rows, min(count, len(rows)))  # noqa: S311
 
 
 def _parts(prompt: str | list[Turn]) -> tuple[str, str]:

@@ -40,7 +40,7 @@ class Answer:
 
     @property
     def shape(self) -> tuple[bool, frozenset[str]]:
-        """What answers of one call have in common: the form of the prompt, and the names of the columns."""
+        """The things that answers of one call have in common: the form of the prompt, and the names of the columns."""
         return isinstance(self.prompt, str), frozenset(self.columns)
 
     @property

@@ -169,7 +169,9 @@ async def test_a_run_whose_rows_are_all_dropped_says_so_at_each_step_and_at_its_
 def test_what_was_trained_on_now_and_then_is_no_idle_run() -> None:
     idle = {"rows/policy": 0.0, "rows/reward": 3.0, "groups": 2.0, "steps/zero spread": 5.0}
     assert untrained([idle]).startswith("the policy trained on 0 of 2 groups")
-    assert "admissible_only = true" in untrained([idle | {"valid_actions": 0.1}])
+    invalid = idle | {"valid_actions": 0.1}
+    assert "admissible_only = true" in untrained([invalid])
+    assert "admissible_only" not in untrained([invalid], admissible_only=True), "it was taken"
     assert "admissible_only" not in untrained([idle | {"valid_actions": 0.9}])
     assert untrained([idle, idle | {"rows/policy": 1.0}]) == ""
     assert untrained([]) == ""
@@ -575,7 +577,14 @@ async def test_people_hear_of_every_group_as_it_lands(loop: Loop) -> None:
     run = loop.submit(steps=1, eval_every=0)
     assert (await loop.conduct(run)).status == "finished"
     heard = await loop.broker.read_events("0", block_s=0.01, run_id=run.id)
-    group = {"purpose": "train", "successes": 1, "score": 0.5, "measured": 2, "total": 2}
+    group = {
+        "purpose": "train",
+        "successes": 1,
+        "score": 0.5,
+        "measured": 2,
+        "total": 2,
+        "failures": {},
+    }
     assert [(e.step, e.data) for _, e in heard if e.kind == "group"] == [
         (1, group | {"done": n}) for n in (1, 2)
     ]

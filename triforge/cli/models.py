@@ -55,11 +55,11 @@ async def version_of(
 
 
 async def newest_trained(
-    client: TrainerClient, pool_id: str
+    client: TrainerClient, pool_id: str = ""
 ) -> tuple[RunState, WeightsRecord] | None:
-    """Return the newest policy on the disk that an ended run on a pool has trained."""
+    """Return the newest policy on the disk that an ended run has trained, on a pool or on any."""
     for run in await client.runs():
-        if run.pool_id == pool_id and run.status in ENDED and run.steps:
+        if pool_id in ("", run.pool_id) and run.status in ENDED and run.steps:
             newest = trained_policy(run, await client.weights(run.id))
             if newest is not None:
                 return run, newest

@@ -57,7 +57,9 @@ def _group(members: list[dict[str, Any]]) -> str:
 def _lost_lines(lost: TrajectoryPage) -> Iterator[str]:
     if lost.total:
         yield f"{lost.total} rollouts were not measured:"
-    for one in lost.items:
+    for one in (
+        one for one in lost.items if not one.length
+    ):  # the others are shown with their steps
         yield f"  rollout {one.id} ({one.purpose}) of {one.instruction!r:.60}: {one.error}"
 
 

@@ -171,7 +171,7 @@ def print_runs(state: Path, newest: int | None = None) -> None:
     """Print a table of runs, newest first."""
     table = grid("run", "name", "status", "step", "reason", whole=4)
     for run in ask_trainer(state, lambda client: client.runs(newest)):
-        table.add_row(run.id, run.name, run.status, f"{run.step}/{run.steps}", run.reason)
+        table.add_row(run.id, run.name, run.status, f"{max(run.step, 0)}/{run.steps}", run.reason)
     console.print(table)
 
 

@@ -30,6 +30,7 @@ from triforge.cli.deployment import (
     OverlayOption,
     SetOption,
     StateOption,
+    names,
     settings,
     start_command,
 )
@@ -61,16 +62,26 @@ from triforge.environments.kit import Beginner
 from triforge.environments.registry import family
 from triforge.environments.rows import object_of
 from triforge.environments.served import PREFIX, find, serving
-from triforge.environments.trainable import unplayable
+from triforge.environments.trainable import config_on, unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError
 from triforge.event_loop import run_anywhere
 from triforge.supervisor.layout import demand_startable, plan_layout
 from triforge.supervisor.supervise import ADDRESSES, Supervisor
-from triforge.types import MAX_TASKS, Params, PoolState, Proposal, RunState, RunStep, Task
+from triforge.types import (
+    ENDED,
+    MAX_TASKS,
+    Params,
+    PoolState,
+    Proposal,
+    RunState,
+    RunStep,
+    Task,
+)
 
 Tell = Callable[[str], None]
 _ANSWER_S: Final = 3.0
 _TASKS: Final = 128  # for training, and for evaluation
+_LOOK_S: Final = 3.0  # between two looks at runs of other commands
 _STOP_S: Final = 120.0  # for a run to finish its step
 
 
@@ -123,7 +134,7 @@ class Training:
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
         parse(document)  # before a model is fetched or made
-        shown = self._check_pool(document)
+        shown = self._check_pool(document, tell)
         document = merge(document, {"models": self._models(tell)})
         document = self._with_rates(document, tell)
         policy = document["models"].get("policy", {}).get("path", "")
@@ -152,6 +163,8 @@ class Training:
         count, heldout = self.counts()
         seed = parse(document).run.seed
         generate = {"count": count, "heldout": heldout, "options": self.generate, "seed": seed}
+        if self.tasks is None and self.heldout is None:
+            generate["at_most"] = True
         return name, {"options": self.options, "generate": generate}
 
     def _demand_run(self) -> None:
@@ -160,7 +173,7 @@ class Training:
 
             kept.demand_run(self.state, self.resume)
 
-    def _check_pool(self, document: Mapping[str, Any]) -> tuple[PoolState, Task] | None:
+    def _check_pool(self, document: Mapping[str, Any], tell: Tell) -> tuple[PoolState, Task] | None:
         """Return the pool and a task of it if nothing is started yet; raise for one that cannot be made or trained on as the document says."""
         addresses, shown = deployed(self.state), None
         if addresses is None:
@@ -169,13 +182,13 @@ class Training:
             options = parse(document).env_adapter.options
             run_anywhere(_check_served_pool(addresses, self.pool, options))
         elif addresses is not None and (self.state / ADDRESSES).is_file():
-            check_new_pool(*self.request(document), self.env, play=False)
+            check_new_pool(*self.request(document), self.env, play=False, tell=tell)
         elif addresses is None and self.pool:
             from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 
             shown = kept.find_pool(self.state, self.pool)
         elif addresses is None:
-            shown = check_new_pool(*self.request(document), self.env, play=True)
+            shown = check_new_pool(*self.request(document), self.env, play=True, tell=tell)
         if shown is not None:
             demand_playable(shown[0], document)
         return shown
@@ -326,6 +339,11 @@ async def conduct(
     async with clients_of(addresses) as (pools, trainer):
         run = await _begin(training, document, pools, trainer)
         tell(f"run {run.id} on pool {run.pool_id}: {run.steps} steps of {run.algorithm}")
+        if names(addresses, "dashboard"):
+            tell(f"dashboard: {addresses.dashboard_url}/runs/{run.id}")
+        alone = config_on(await pools.pool(run.pool_id), {}, document).model_dump(mode="json")
+        if (others := _set_elsewhere(run.config, alone)) and not training.resume:
+            tell(f"set by the document of the deployment: {', '.join(others)}; --set replaces it")
         await follow(training.state, run, trainer, console, tell)
         if training.export and (await trainer.run(run.id)).step > 0:
             await trainer.export(run.id, training.export)
@@ -367,10 +385,27 @@ async def deployment(
         watching = asyncio.create_task(supervisor.watch())
         try:
             yield settings(state)
+            async with clients_of(settings(state)) as (_, trainer):
+                await others_ended(trainer, tell)
         finally:
             watching.cancel()
     finally:
         await supervisor.stop()
+
+
+async def others_ended(trainer: TrainerClient, tell: Tell, pause_s: float = _LOOK_S) -> None:
+    """Wait until the runs of other commands, which use this deployment, have ended and been read; Ctrl-C waits no longer."""
+    with contextlib.suppress(asyncio.CancelledError, TriforgeError):
+        named = ""
+        while others := ", ".join(r.id for r in await trainer.runs() if r.status not in ENDED):
+            if others != named:
+                tell(
+                    f"waiting for {others} of another command, which uses this deployment; Ctrl-C stops it"
+                )
+            named = others
+            await asyncio.sleep(pause_s)
+        if named:
+            await asyncio.sleep(pause_s)
 
 
 def deployed(state: Path) -> Settings | None:
@@ -392,6 +427,18 @@ async def _check_served_pool(addresses: Settings, pool: str, options: Params) ->
             await pools.check_pool(state.id, options)
         except (InputError, ConfigError) as error:
             raise unplayable(state, error) from None
+
+
+def _set_elsewhere(config: Mapping[str, Any], own: Mapping[str, Any], name: str = "") -> list[str]:
+    """Return the options of a run's config that differ from its `own` document, as `--set` takes them."""
+    lines = []
+    for key, value in config.items():
+        place = f"{name}.{key}".lstrip(".")
+        if isinstance(value, Mapping):
+            lines += _set_elsewhere(value, own.get(key) or {}, place)
+        elif value != own.get(key):
+            lines.append(f"{place}={json.dumps(value)}")
+    return lines
 
 
 async def _begin(
@@ -418,18 +465,28 @@ async def follow(
     try:
         await watch(console, trainer, run.id)
     except asyncio.CancelledError:
-        tell(f"stopping run {run.id}; Ctrl-C again does not wait for it")
-        with contextlib.suppress(TriforgeError, TimeoutError):
-            await trainer.stop(run.id)
-            async with asyncio.timeout(_STOP_S):
-                async for _ in trainer.events(run.id):  # until it has ended
-                    pass
-            run = await trainer.run(run.id)
-        tell(
-            f"run {run.id} {run.status} at step {max(run.step, 0)} of {run.steps}; to go on with it: "
-            f"triforge train --resume {run.id} --state {state}"
-        )
+        resume = f"; to go on with it: triforge train --resume {run.id} --state {state}"
+        try:
+            run = await _stopped(run.id, trainer, tell)
+        except (TriforgeError, TimeoutError) as error:
+            tell(f"run {run.id}: whether it stopped is not known ({error}){resume}")
+        else:
+            resume = "" if run.status == "finished" else resume
+            tell(f"run {run.id} {run.status} at step {max(run.step, 0)} of {run.steps}{resume}")
         raise
+
+
+async def _stopped(run_id: str, trainer: TrainerClient, tell: Tell) -> RunState:
+    """Stop a run that has not ended; return its last state."""
+    run = await trainer.run(run_id)
+    if run.status not in ENDED:
+        tell(f"stopping run {run_id}; Ctrl-C again does not wait for it")
+        await trainer.stop(run_id)
+        async with asyncio.timeout(_STOP_S):
+            async for _ in trainer.events(run_id):  # until it has ended
+                pass
+        run = await trainer.run(run_id)
+    return run
 
 
 async def result_of(run_id: str, addresses: Settings, seconds: float) -> Trained:
@@ -493,7 +550,10 @@ def train_command(
     )  # fmt: skip
     show(trained, SAME if resume else shlex.join(["triforge", *sys.argv[1:]]))
     if command := start_command(state):
-        say(f"to look at it: {command}, and in another terminal:")
+        say(f"to look at it: {command}")
+        say(
+            f"  then open {Settings.from_env().dashboard_url}/runs/{trained.run.id}, or type in another terminal"
+        )
     folder = "" if state == STATE else f" --state {state}"
     say(f"  triforge run show {trained.run.id} --step 1{folder}")
     if trained.run.status in ("failed", "stopped"):

@@ -10,16 +10,15 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
+from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socket import AF_UNIX, socket
 from socketserver import ThreadingUnixStreamServer
 from threading import Thread
 from typing import Any, Final, SupportsFloat
-
-import httpx
 
 from triforge.errors import EnvError, InputError, raised_at, raised_in
 
@@ -64,7 +63,12 @@ def serving(function: Callable[..., Any], path: Path) -> Iterator[str]:
         str(one.replace(annotation=one.empty, default=one.empty)) for one in _parameters(function)
     ]
     address = f"{PREFIX}{path}#{name}({', '.join(names)})"
-    server = _Server(str(path), _Handler)
+    try:
+        server = _Server(str(path), _Handler)
+    except OSError as error:  # such as a path of more than 107 bytes
+        raise InputError(
+            f"reward: a socket at {path}: {error}; XDG_CACHE_HOME names another folder for it"
+        ) from error
     server.function = _HERE[address] = function
     Thread(target=server.serve_forever, daemon=True, name="served").start()
     try:
@@ -123,42 +127,46 @@ def _plain(value: Any) -> object:
     return float(value) if isinstance(value, SupportsFloat) else repr(value)
 
 
+class _Connection(HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("served")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket(AF_UNIX)
+        self.sock.connect(self._path)
+
+
 class ServedFunction:
     """A function that another process serves."""
 
     def __init__(self, address: str) -> None:
-        path, _, self.__name__ = address.removeprefix(PREFIX).partition("#")
-        # no address of the network is ever asked, so no certificates are loaded
-        transport = httpx.HTTPTransport(uds=path, verify=False)
-        self._client = httpx.Client(
-            transport=transport,
-            base_url="http://served",
-            timeout=None,  # noqa: S113  the deadline of the episode holds
-            trust_env=False,
-        )
+        self._path, _, self.__name__ = address.removeprefix(PREFIX).partition("#")
         parameters = [
             inspect.Parameter(name, kind, default=inspect.Parameter.empty if demanded else None)
             for name, kind, demanded in self._ask("GET")
-        ]  # fmt: skip
+        ]
         self.__signature__ = inspect.Signature(parameters)
 
     def __call__(self, **keywords: object) -> Any:
         """Call the function; an `EnvError` with its exception if it raises."""
-        result = self._ask("POST", json=keywords)
+        result = self._ask("POST", json.dumps(keywords))
         if "returned" in result:
             return result["returned"]
         error = EnvError(result["text"])
         error.raised = result["raised"]
         raise error
 
-    def _ask(self, method: str, **options: Any) -> Any:
-        try:
-            return self._client.request(method, "/", **options).json()
-        except httpx.TransportError as error:
-            raise EnvError(
-                f"the process that gave the function {self.__name__} does not answer on this machine ({error}); it has to live "
-                "while the run plays: resume the run where the function is, triforge.train(resume=RUN, reward=FUNCTION)"
-            ) from error
+    def _ask(self, method: str, body: str | None = None) -> Any:
+        with closing(_Connection(self._path)) as connection:
+            try:
+                connection.request(method, "/", body)
+                return json.loads(connection.getresponse().read())
+            except (OSError, HTTPException, ValueError) as error:
+                raise EnvError(
+                    f"the process that gave the function {self.__name__} does not answer on this machine ({error}); it has to "
+                    "live while the run plays: resume the run where the function is, triforge.train(resume=RUN, reward=FUNCTION)"
+                ) from error
 
 
 def _answers(path: Path) -> bool:

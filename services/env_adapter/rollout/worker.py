@@ -57,7 +57,7 @@ class RolloutWorker:
         artifacts: the store of the critics that choose among candidates.
         concurrency: episodes in flight, over all groups.
         patience_s: seconds to wait for a policy service or a broker that does not answer.
-        told_s: seconds between events that say what the environments of a family wait for (its method `activity`, if it has one).
+        report_s: seconds between events that say what the environments of a family wait for (its method `activity`, if it has one).
     """
 
     broker: Broker
@@ -69,11 +69,11 @@ class RolloutWorker:
     artifacts: Artifacts | None = None
     concurrency: int = 64
     patience_s: float = 60.0
-    told_s: float = 8.0
+    report_s: float = 8.0
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.concurrency)
-        self._told = 0.0
+        self._reported = 0.0
 
     async def play(self, group: GroupTask) -> None:
         """Play the group, or the rest of it.
@@ -127,7 +127,7 @@ class RolloutWorker:
         return options.get("success_at", getattr(own, "success_at", None))
 
     async def _play(self, task: Task, group: GroupTask, ended: Ended) -> TrajectoryGroup:
-        async with self._telling(task, group):
+        async with self._reporting(task, group):
             played = await run_group(
                 lambda: environment_of(
                     group,
@@ -146,26 +146,26 @@ class RolloutWorker:
         return played.model_copy(update={"programs": self._program_limits(task, group)})
 
     @contextlib.asynccontextmanager
-    async def _telling(self, task: Task, group: GroupTask) -> AsyncIterator[None]:
-        """Tell meanwhile what the environments of the family wait for, once for all groups that are played."""
+    async def _reporting(self, task: Task, group: GroupTask) -> AsyncIterator[None]:
+        """Report meanwhile what the environments of the family wait for, once for all groups that are played."""
 
-        async def tell() -> None:
+        async def report() -> None:
             activity = getattr(self.family(task.family), "activity", str)
             while True:
-                await asyncio.sleep(self.told_s)
+                await asyncio.sleep(self.report_s)
                 text, now = activity(), time.monotonic()
-                if text and now >= self._told + self.told_s:
-                    self._told = now
+                if text and now >= self._reported + self.report_s:
+                    self._reported = now
                     with contextlib.suppress(TriforgeError):
                         await self.broker.emit(
                             "waits", run_id=group.run_id, step=group.step, text=text
                         )
 
-        telling = asyncio.create_task(tell())
+        reporting = asyncio.create_task(report())
         try:
             yield
         finally:
-            telling.cancel()
+            reporting.cancel()
 
     def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
         """Return the limits of the task's programs, if the scorer needs them; a task that raises here was not played either."""

@@ -138,6 +138,17 @@ def test_a_run_alarms_where_the_judge_is_gamed_the_policy_collapses_or_rollouts_
     assert "in-group spread of rewards is 5%" in found[2].message
 
 
+def test_lost_rollouts_and_held_out_episodes_are_reported_with_what_raised() -> None:
+    why = {"failures/KeyError at r.py:3": 4.0, "failures/deadline": 2.0}
+    lost = {"trajectories": 100.0, "infrastructure_failures": 6.0, **why}
+    (alarm,) = alarms(steps(lost))
+    assert "6 of 100 rollouts" in alarm.message
+    assert alarm.message.endswith("4 KeyError at r.py:3, 2 deadline")
+    held_out = {"eval/sampled_episodes": 5.0, "eval/greedy_episodes": 8.0, "eval/failures/E": 3.0}
+    (alarm,) = alarms(steps(held_out))
+    assert "3 of 16 held-out episodes" in alarm.message
+
+
 def test_a_long_run_is_thinned_and_keeps_its_newest_step() -> None:
     (line,) = points(draw(SECONDS, steps(*({"a": float(n)} for n in range(5000)))))
     assert len(line) <= 201
