@@ -201,7 +201,10 @@ def run_report(
     run_id: RunArgument,
     out: Annotated[Path | None, Option("--out", "-o", help="File, .parquet or .jsonl.")] = None,
     html: Annotated[Path | None, Option("--html", help="New folder of pages.")] = None,
-    pages: Annotated[int, Option(min=1, help="With --html: the most pages.")] = 1000,
+    pages: Annotated[
+        int,
+        Option(min=1, help="With --html: pages after which no further group of rollouts is begun."),
+    ] = 1000,
     state: StateOption = STATE,
 ) -> None:
     """Save the measures of a run's finished steps, a row a step, or its pages as files that need no service."""

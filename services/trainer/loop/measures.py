@@ -77,6 +77,7 @@ def step_measures(
         "trajectories": float(len(trajectories)),
         "infrastructure_failures": float(len(trajectories) - len(measured)),
         "retries": float(sum(t.retries for t in trajectories)),
+        "tokens": float(sum(s.end - s.start for s in steps)),  # sampled
     } | _means(
         {
             "success": [t.outcome.value == 1 for t in measured if t.outcome.value is not None],

@@ -113,12 +113,14 @@ def test_what_cannot_be_measured_is_left_out() -> None:
         "infrastructure_failures": 2.0,
         "failures/environment": 2.0,
         "retries": 0.0,
+        "tokens": 0.0,
     }
     assert measures() == {
         "groups": 0.0,
         "trajectories": 0.0,
         "infrastructure_failures": 0.0,
         "retries": 0.0,
+        "tokens": 0.0,
     }
     assert success_rate([broken]) == (0, 0)
 
