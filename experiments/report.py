@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.statistics import Mean, Test, greater, holm, mean, paired
+from triforge.algorithms.paired import Mean, Test, greater, holm, mean, paired
 
 Results = Mapping[tuple[str, int], Mapping[str, Any]]
 Value = Callable[[Mapping[str, Any]], float | None]

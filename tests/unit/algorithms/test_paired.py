@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from experiments.statistics import greater, holm, t_tail, trend
+from triforge.algorithms.paired import greater, holm, mean, paired, pass_at, t_quantile, t_tail
+from triforge.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,31 @@ from experiments.statistics import greater, holm, t_tail, trend
 )  # fmt: skip
 def test_the_tail_of_students_t(t: float, freedom: int, p: float) -> None:
     assert t_tail(t, freedom) == pytest.approx(p, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.706), (2, 4.303), (5, 2.571), (29, 2.045), (1000, 1.962)]
+)
+def test_quantiles_of_printed_tables(freedom: int, quantile: float) -> None:
+    assert t_quantile(freedom) == pytest.approx(quantile, abs=5e-4)
+
+
+def test_intervals_are_students_t_over_seeds() -> None:
+    found = mean([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert found.value == pytest.approx(0.3)
+    assert found.half == pytest.approx(2.776 * math.sqrt(0.025 / 5), rel=1e-3)
+    assert found.text() == "0.300 ± 0.196"
+    assert mean([0.2]).text(sign=True) == "+0.200 ± ?"
+    with pytest.raises(ValueError, match="no values"):
+        mean([])
+
+
+def test_differences_are_paired_by_seed() -> None:
+    found = paired({1: 0.5, 2: 0.9, 3: 0.1}, {1: 0.4, 2: 0.8, 9: 0.0})
+    assert found is not None
+    assert found.value == pytest.approx(0.1)
+    assert found.half == pytest.approx(0.0, abs=1e-9)
+    assert paired({1: 0.5}, {2: 0.5}) is None
 
 
 def test_a_paired_test_looks_at_differences_of_a_seed_only() -> None:
@@ -38,23 +64,22 @@ def test_a_paired_test_looks_at_differences_of_a_seed_only() -> None:
     assert always.p == pytest.approx(0.0, abs=1e-12)
 
 
-def test_the_trend_is_the_mean_slope_of_the_seeds() -> None:
-    # slopes over 0, 1, 2, 3: weights -1.5, -.5, .5, 1.5 over 5
-    arms = [{1: 0.1, 2: 0.3}, {1: 0.2, 2: 0.2}, {1: 0.3, 2: 0.4}, {1: 0.4, 2: 0.5}]
-    found = trend(arms)
-    assert found is not None
-    # seed 1: .1; seed 2: (1.5 * .2 + .5 * .2) / 5 = .08; their difference is .02, so t = .09 / .01
-    assert found.mean.value == pytest.approx(0.09)
-    assert found.t == pytest.approx(9.0)
-    assert found.p == pytest.approx(t_tail(9.0, 1))
-    falling = trend(arms[::-1])
-    assert falling is not None
-    assert falling.p == pytest.approx(1 - found.p)
-
-
 def test_holms_correction_keeps_the_order() -> None:
     assert holm({"a": 0.04, "b": 0.01, "c": 0.03}) == pytest.approx(
         {"a": 0.06, "b": 0.03, "c": 0.06}
     )
     assert holm({"a": 0.5, "b": 0.9}) == {"a": 1.0, "b": 1.0}
     assert holm({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("k", "tried", "solved", "expected"),
+    [(1, 4, 1, 0.25), (2, 4, 1, 0.5), (2, 4, 2, 1 - 1 / 6), (4, 4, 1, 1.0), (32, 64, 0, 0.0), (3, 5, 3, 1.0)],
+)  # fmt: skip
+def test_pass_at_k_by_hand(k: int, tried: int, solved: int, expected: float) -> None:
+    assert pass_at(k, tried, solved) == pytest.approx(expected)
+
+
+def test_pass_at_k_needs_as_many_tries() -> None:
+    with pytest.raises(InputError, match="1 <= k <= tried"):
+        pass_at(32, 8, 1)
