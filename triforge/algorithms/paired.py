@@ -40,7 +40,7 @@ def mean(values: Sequence[float]) -> Mean:
     return Mean(middle, t_quantile(n - 1) * math.sqrt(variance / n), n)
 
 
-def paired(first: dict[int, float], second: dict[int, float]) -> Mean | None:
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Mean | None:
     """Mean of `first - second` over the seeds that both have; None if there is none."""
     seeds = sorted(first.keys() & second.keys())
     return mean([first[s] - second[s] for s in seeds]) if seeds else None
@@ -59,6 +59,30 @@ def greater(first: Mapping[int, float], second: Mapping[int, float]) -> Test | N
     """Whether `first` is above `second`, seed by seed; None below two common seeds."""
     seeds = sorted(first.keys() & second.keys())
     return above_zero([first[s] - second[s] for s in seeds])
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The mean difference of two arms, and p of a two-sided test after Holm's correction."""
+
+    mean: Mean
+    p: float
+
+    @property
+    def word(self) -> str:
+        """The decision at the level of 5 %."""
+        if self.p >= 0.05:
+            return "not told apart"
+        return "better" if self.mean.value > 0 else "worse"
+
+
+def against_first(arms: Mapping[str, Mapping[int, float]]) -> dict[str, Difference]:
+    """Compare each arm with the first one, seed by seed; an arm without a common seed is left out."""
+    (_, first), *others = arms.items()
+    tests = {name: greater(values, first) for name, values in others}
+    ps = holm({name: 2 * min(test.p, 1 - test.p) for name, test in tests.items() if test})
+    means = {name: paired(values, first) for name, values in others}
+    return {name: Difference(one, ps.get(name, 1.0)) for name, one in means.items() if one}
 
 
 def holm(ps: Mapping[str, float]) -> dict[str, float]:
@@ -100,16 +124,18 @@ def t_quantile(freedom: int) -> float:
 
 
 def above_zero(values: Sequence[float]) -> Test | None:
-    """Whether the mean of values is above 0; None below two values."""
+    """Whether the mean of values is above 0; None below two values. Values that are all alike get a sign test, as t knows no spread."""
     if len(values) < 2:
         return None
     found = mean(values)
-    error = found.half / t_quantile(len(values) - 1)
-    if error:
+    error, sign = found.half / t_quantile(len(values) - 1), math.copysign(1.0, found.value)
+    if error > 1e-9:
         t = found.value / error
-    else:  # all alike
-        t = math.copysign(math.inf, found.value) if found.value else 0.0
-    return Test(found, t, t_tail(t, len(values) - 1))
+        return Test(found, t, t_tail(t, len(values) - 1))
+    if abs(found.value) < 1e-9:
+        return Test(found, 0.0, 0.5)
+    p = 0.5 ** len(values)
+    return Test(found, sign * math.inf, p if sign > 0 else 1.0 - p)
 
 
 def pass_at(k: int, tried: int, solved: int) -> float:

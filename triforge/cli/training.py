@@ -82,6 +82,7 @@ class Training:
     seed: int | None = None
     colocate: bool | None = None
     name: str = ""
+    again: bool = False
     resume: str = ""
     state: Path = Path("var")
     export: Path | None = None
@@ -219,7 +220,7 @@ def train(
         reward: option `reward` of the family, `MODULE:NAME` of a function.
         arguments: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
             `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
-            `pool` or a `file` of tasks; `seed`, `name`; `colocate` (engines and learners take turns on one card); `resume`, a
+            `pool` or a `file` of tasks; `seed`, `name`, `again` (go on with the newest run of that name); `colocate` (engines and learners take turns on one card); `resume`, a
             run to go on with; `export`, a Parquet file of all steps.
 
     Raises:
@@ -335,8 +336,10 @@ async def _begin(
     training: Training, document: Mapping[str, Any], pools: EnvAdapterClient, trainer: TrainerClient
 ) -> RunState:
     """Resume the run, or submit one on the named pool or on a new one."""
-    if training.resume:
-        run = await trainer.run(training.resume)
+    runs = await trainer.runs() if training.again else []
+    same = next((run.id for run in runs if run.name == training.name), training.resume)
+    if same:
+        run = await trainer.run(same)
         return await trainer.resume(run.id) if run.status in ("stopped", "failed") else run
     pool = training.pool
     if not pool:

@@ -6,7 +6,16 @@ import math
 
 import pytest
 
-from triforge.algorithms.paired import greater, holm, mean, paired, pass_at, t_quantile, t_tail
+from triforge.algorithms.paired import (
+    against_first,
+    greater,
+    holm,
+    mean,
+    paired,
+    pass_at,
+    t_quantile,
+    t_tail,
+)
 from triforge.errors import InputError
 
 
@@ -61,7 +70,22 @@ def test_a_paired_test_looks_at_differences_of_a_seed_only() -> None:
     assert (alike.t, alike.p) == (0.0, 0.5)
     always = greater({1: 0.5, 2: 0.5}, {1: 0.25, 2: 0.25})
     assert always is not None
-    assert always.p == pytest.approx(0.0, abs=1e-12)
+    assert (always.t, always.p) == (math.inf, 0.25)  # two signs
+
+
+def test_arms_are_compared_with_the_first_and_corrected_for_their_number() -> None:
+    base = dict.fromkeys(range(6), 0.5)
+    up = {seed: 0.7 + 0.01 * seed for seed in base}
+    arms = {"base": base, "up": up, "down": {s: 1 - v for s, v in up.items()}, "late": {1: 0.9}}
+    found = against_first({**arms, "noise": {s: 0.5 + 0.1 * (-1) ** s for s in base}, "none": {}})
+    words = {name: one.word for name, one in found.items()}
+    assert words == {"up": "better", "down": "worse", "late": "not told apart", "noise": "not told apart"}  # fmt: skip
+    alone = against_first({"base": base, "up": up})["up"]
+    assert alone.mean.value == pytest.approx(0.225)
+    test = greater(up, base)
+    assert test is not None
+    assert alone.p == pytest.approx(2 * test.p)  # two-sided
+    assert found["up"].p == pytest.approx(3 * alone.p)  # of three arms with two seeds or more
 
 
 def test_holms_correction_keeps_the_order() -> None:
