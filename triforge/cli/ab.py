@@ -17,7 +17,7 @@ from typer import Option
 
 from triforge.algorithms.paired import against_first, mean
 from triforge.cli.deployment import DOCUMENT
-from triforge.cli.evaluate import MODES
+from triforge.cli.figures import MODES
 from triforge.cli.terminal import console, grid, markdown, say
 from triforge.cli.training import train, train_command
 from triforge.cli.watch import status_text
@@ -182,9 +182,9 @@ def _page(results: Results, arms: Sequence[str]) -> str:
         (["arm", "before", "after", "change"], rows),
         (["seed", *arms], each),
     )
-    for titles, cells in tables:
+    for titles, lines in tables:
         table = grid(*titles)
-        for row in cells:
+        for row in lines:
             table.add_row(*row)
         console.print(table)
     text = "\n".join(markdown(*table) for table in tables)

@@ -29,7 +29,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "eval": (
         "evaluate:evaluate",
-        "Play a pool's held-out tasks with a model, without training, and report how often it succeeded.",
+        "Play held-out tasks with models, without training, and report how often each succeeds and where they differ.",
     ),
     "up": (
         "up:up",

@@ -29,7 +29,7 @@ from triforge.cli.deployment import (
     settings,
     start_command,
 )
-from triforge.cli.evaluate import MODES, held_out, measures_of
+from triforge.cli.figures import MODES, held_out, measures_of
 from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
 from triforge.cli.models import initial_policy, trained_policy
 from triforge.cli.pools import read_pool, send_pool

@@ -11,7 +11,15 @@ import httpx
 from triforge.clients.transport import ServiceClient, save, segment, streamed
 from triforge.errors import InputError, UnavailableError
 from triforge.retry import Attempts, RetryPolicy
-from triforge.types import Event, RunState, RunStep, TrainedRole, WeightsRecord
+from triforge.types import (
+    Event,
+    RunState,
+    RunStep,
+    TrainedRole,
+    TrajectoryPage,
+    TrajectorySummary,
+    WeightsRecord,
+)
 
 _SILENCE_S = 30.0  # the trainer sends a line every second
 
@@ -68,6 +76,12 @@ class TrainerClient(ServiceClient):
         """Return the weight versions of a run."""
         path = f"/v1/runs/{segment(run_id)}/weights"
         return [row async for row in self._list(WeightsRecord, path)]
+
+    async def trajectories(self, run_id: str, **filters: str) -> list[TrajectorySummary]:
+        """Return the rollouts of a run that meet the filters of the route."""
+        path = f"/v1/runs/{segment(run_id)}/trajectories"
+        rows = self._list(TrajectorySummary, path, filters, pages=TrajectoryPage)
+        return [row async for row in rows]
 
     async def roll_back(self, run_id: str, role: TrainedRole, version: int) -> RunState:
         """Roll a stopped run's model back to an older version."""

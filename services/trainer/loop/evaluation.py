@@ -17,7 +17,7 @@ from services.trainer.loop.in_flight import InFlight
 from services.trainer.loop.measures import ends, scores, success_rate
 from services.trainer.loop.parts import Parts
 from services.trainer.loop.task_source import TaskSource
-from triforge.algorithms.theory import FEWEST, mean_interval, wilson
+from triforge.algorithms.theory import FEWEST, mean_interval, share_interval, wilson
 from triforge.config import RunConfig
 from triforge.store.step_records import write_step_records
 from triforge.types import JudgedGroup, RunState, TrainedRole
@@ -110,7 +110,10 @@ def _measures(name: str, groups: list[JudgedGroup]) -> dict[str, float]:
     (successes, measured), values = success_rate(groups), scores(groups)
     measures = {f"{name}_episodes": float(len(values) or measured)}
     if measured:
-        measures |= {name: successes / measured} | ends(name, wilson(successes, measured))
+        several = any(group.played.group.rollouts > 1 for group in groups)
+        rows = [success_rate([group]) for group in groups]  # episodes of a task are not independent
+        interval = share_interval(rows) if several else wilson(successes, measured)
+        measures |= {name: successes / measured} | ends(name, interval)
     if values:
         measures[f"{name}_score"] = sum(values) / len(values)
     if len(values) >= FEWEST:
