@@ -6,6 +6,7 @@ of its response. `triforge.types.ErrorInfo` is its form between processes.
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -13,8 +14,14 @@ from typing import Any, Final, Literal
 
 
 def install_command(*extras: str) -> str:
-    """Return the command that installs extras, for a clone's folder: the package is not published yet."""
-    return f".venv/bin/pip install -c constraints.txt -e '.[{','.join(extras)}]'"
+    """Return the command that installs extras into this environment, from the clone if the package is one."""
+    clone, here = Path(__file__).parents[1], Path.cwd()
+    pip, pins = Path(sys.executable).with_name("pip"), clone / "constraints.txt"
+    paths = (p.relative_to(here) if p.is_relative_to(here) else p for p in (pip, pins, clone))
+    command, pins, clone = paths
+    if not pins.is_file():  # pip takes the extras of what is installed; no index needs to have it
+        return f"{command} install 'triforge[{','.join(extras)}]'"
+    return f"{command} install -c {pins} -e '{clone}[{','.join(extras)}]'"
 
 
 class TriforgeError(Exception):

@@ -19,6 +19,7 @@ from services.dashboard.charts import (
     measured,
     thinned,
 )
+from triforge.algorithms.alarms import LETTERS
 from triforge.types import RunStep
 
 _WIDTH, _HEIGHT = 400, 220  # of a phone, so that letters keep their size there
@@ -194,7 +195,7 @@ def _alarms(frame: _Frame, alarms: Sequence[Alarm], places: Mapping[int, float])
         if right < _LEFT or left > _WIDTH - _RIGHT:
             continue
         left, right = max(left, _LEFT), min(right, _WIDTH - _RIGHT)
-        line = _TOP + 9 + 11 * "JCI".index(alarm.letter)
+        line = _TOP + 9 + 11 * [*LETTERS].index(alarm.letter)
         yield (
             f'<g class="alarm"><title>{escape(alarm.text)}</title>'
             f'<rect x="{left - 1:.1f}" y="{_TOP}" width="{right - left + 2:.1f}" height="{_HEIGHT - _TOP - _BOTTOM}"/>'

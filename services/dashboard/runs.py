@@ -14,7 +14,7 @@ from services.dashboard.apis import Visitor, run_path
 from services.dashboard.charts import Chart, View, alarms, charts_of
 from services.dashboard.drawing import pictures
 from services.dashboard.templates import page
-from triforge.algorithms.alarms import READ
+from triforge.algorithms.alarms import LETTERS, READ
 from triforge.types import ENDED, Page, PoolState, RunState, RunStep, WeightsRecord
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -68,6 +68,7 @@ async def run_page(
         "run",
         run=run,
         alarms=raised,
+        letters=", ".join(" ".join(kind) for kind in LETTERS.items()),
         view=view,
         bottom=view.bottom(steps),
         smoothing=_SMOOTHING,

@@ -62,6 +62,8 @@ async def test_a_run_commits_every_step_with_its_versions_and_measures(loop: Loo
     assert (first["eval/sampled"], first["eval/greedy"]) == (1.0, 1.0)
     assert "eval/sampled" not in second
     assert third["eval/sampled_episodes"] == 1.0
+    assert (third["eval/sampled_gain"], third["eval/sampled_gain_pairs"]) == (0.0, 1.0)
+    assert "eval/sampled_gain" not in first
     assert (second["success"], second["judge/votes"], second["rows/policy"]) == (0.5, 8.0, 4.0)
     assert (second["policy/loss"], second["reward/loss"]) == (0.5, 0.5)
     assert (second["groups/dead"], second["groups/dead_share"]) == (0.0, 0.0)
@@ -180,7 +182,9 @@ async def test_a_run_whose_rows_are_all_dropped_says_so_at_each_step_and_at_its_
 def test_what_was_trained_on_now_and_then_is_no_idle_run() -> None:
     idle = {"rows/policy": 0.0, "rows/reward": 3.0, "groups": 2.0, "steps/zero spread": 5.0}
     assert untrained([idle]).startswith("the policy trained on 0 of 2 groups")
-    assert "admissible_only = true" in untrained([idle | {"valid_actions": 0.1}])
+    invalid = idle | {"valid_actions": 0.1}
+    assert "admissible_only = true" in untrained([invalid])
+    assert "admissible_only" not in untrained([invalid], admissible_only=True), "it was taken"
     assert "admissible_only" not in untrained([idle | {"valid_actions": 0.9}])
     assert untrained([idle, idle | {"rows/policy": 1.0}]) == ""
     assert untrained([]) == ""

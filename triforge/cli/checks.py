@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ from triforge.rendering import Renderer
 from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.live import LiveEnvironment
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
-from triforge.types import Params, PoolRequest, PoolState, Task
+from triforge.types import Params, PoolState, Task
 
 _TRIED: Final = 2  # tasks
 _TURNS: Final = 20
@@ -33,29 +33,13 @@ _ANSWERS: Final = ("", "42", '{"answer": "42"}', "Answer: <answer>\\boxed{42}</a
 
 def check_new_pool(
     name: str, body: dict[str, Any] | Path, environment: str, *, play: bool
-) -> PoolState:
-    """Return the pool that env_adapter would make, with all rows checked; with `play` the user's own code is called, too.
+) -> tuple[PoolState, Task]:
+    """Return the pool that env_adapter would make, and its first task, with all rows checked; with `play` the user's own code is called, too.
 
     Raises:
         InputError: the family is unknown, refuses options or rows, or raises at every answer.
         ConfigError: a package that the family needs is missing.
     """
-    with _checked(name, body, environment) as (family, head, checked):
-        if play:
-            drafts = [draft for _, draft in islice(checked, _TRIED)]
-            demand_playable_code(family, drafts, head.options)
-        tasks = {split: {"active": count} for split, count in checked.splits.items()}
-        return PoolState(
-            id=name, name=name, environment=head.environment, options=head.options, created_at=0.0, tasks=tasks, proposals={},
-            **registry.traits(head.environment),
-        )  # fmt: skip
-
-
-@contextmanager
-def _checked(
-    name: str, body: dict[str, Any] | Path, environment: str
-) -> Iterator[tuple[EnvironmentFamily, PoolRequest, CheckedTasks]]:
-    """Check the rows of a new pool; yield its family, its request without the rows, and its tasks."""
     with ExitStack() as stack:
         request = pool_request(name, body, environment=environment)
         rows = (
@@ -67,26 +51,29 @@ def _checked(
         checked = stack.enter_context(CheckedTasks())
         family = registry.family(head.environment)
         check_pool(family, head, rows, checked)
-        yield family, head, checked
+        drafts = [draft for _, draft in islice(checked, _TRIED)]
+        if play:
+            demand_playable_code(family, drafts, head.options)
+        tasks = {split: {"active": count} for split, count in checked.splits.items()}
+        pool = PoolState(
+            id=name, name=name, environment=head.environment, options=head.options, created_at=0.0, tasks=tasks, proposals={},
+            **registry.traits(head.environment),
+        )  # fmt: skip
+        return pool, _trials(family, drafts)[0]
 
 
-def demand_shown(
-    policy: Path, name: str, body: dict[str, Any] | Path, environment: str, options: Params
-) -> None:
-    """Raise ConfigError if the first task of a new pool shows a system message, which the policy's chat template refuses."""
+def demand_shown(policy: Path, pool: PoolState, task: Task, options: Params) -> None:
+    """Raise ConfigError if a task of a pool shows a system message, which the policy's chat template refuses."""
     reason = ""
     with suppress(WeightsError):  # `demand_models` says what is wrong with a folder
         reason = Renderer.from_folder(policy).refuses_system
-    if not reason:
-        return
-    with _checked(name, body, environment) as (family, head, checked):
-        task = _trials(family, [draft for _, draft in islice(checked, 1)])[0]
-        if run_anywhere(_system(family, task, merge(head.options, options))):
-            raise ConfigError(
-                f"models.policy.path: given {str(policy)!r}, whose chat template takes no system message ({reason}), for "
-                f"{environment!r}, whose episodes begin with one: name another model, or let the environment show none (for most "
-                "families env_adapter.options.guide = false)"
-            )
+    family = registry.family(pool.environment)
+    if reason and run_anywhere(_system(family, task, merge(pool.options, options))):
+        raise ConfigError(
+            f"models.policy.path: given {str(policy)!r}, whose chat template takes no system message ({reason}), for "
+            f"{pool.environment!r}, whose episodes begin with one: name another model, or let the environment show none (for "
+            "most families env_adapter.options.guide = false)"
+        )
 
 
 async def _system(family: EnvironmentFamily, task: Task, options: Params) -> str:

@@ -13,8 +13,9 @@ import typer
 from typer import Argument, Option
 
 from triforge.cli.terminal import say
-from triforge.environments.registry import family
+from triforge.environments.registry import about, family, known, load
 from triforge.environments.rows import object_of, read_params
+from triforge.errors import TriforgeError
 from triforge.testing.check_environment import check_environment, not_applicable
 
 env_app = typer.Typer(no_args_is_help=True)
@@ -23,6 +24,19 @@ NameArgument = Annotated[str, Argument(help="Family, such as household or my_mod
 GenerateOption = Annotated[str, Option(help="Options of the generator, JSON.")]
 EpisodesOption = Annotated[str, Option("--options", help="Options of the episodes, JSON.")]
 TasksOption = Annotated[Path | None, Option(help="JSONL file of tasks; else generated.")]
+
+
+@env_app.command("list")
+def env_list() -> None:
+    """List the installed families, and what those lack that cannot be played here."""
+    for name in known():
+        try:
+            described = about(load(name))
+            say(f"{name:<14} {described.what if described else ''}".rstrip())
+            family(name)
+        except TriforgeError as error:
+            say(f"  not here: {error.detail}")
+    say("docs/environments.md leads to the page of each; your own is my_module:FAMILY")
 
 
 @env_app.command("check")

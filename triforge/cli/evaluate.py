@@ -228,24 +228,26 @@ def _show(evaluated: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     names = [one["model"]["name"] for one in evaluated]
     differences = []
     for name, played in zip(names[1:], others, strict=True):
-        for change in compare(first, played):
-            _show_change(names[0], name, change)
-            differences.append({"first": names[0], "second": name, **asdict(change)})
+        for compared in compare(first, played):
+            _show_change(names[0], name, compared)
+            row = {"mode": compared.mode, **asdict(compared.change), "tasks": compared.tasks}
+            differences.append({"first": names[0], "second": name, **row})
     return differences
 
 
-def _show_change(first: str, second: str, change: Compared) -> None:
+def _show_change(first: str, second: str, compared: Compared) -> None:
     """Print the difference of two models, and the tasks on which they differ most."""
-    gained = sum(after > before for *_, before, after in change.tasks)
+    change, tasks = compared.change, compared.tasks
+    gained = sum(after > before for *_, before, after in tasks)
     say(
-        f"{second} against {first}, {change.mode}: {change.word}, {change.difference:+.3f} (95 % interval {change.low:+.3f} to "
-        f"{change.high:+.3f}); of {change.count} tasks better on {gained}, worse on {len(change.tasks) - gained}"
+        f"{second} against {first}, {compared.mode}: {change.word}, {change.shown}; of {change.pairs} tasks better on {gained}, "
+        f"worse on {len(tasks) - gained}"
     )
     table = grid("task", first, second, whole=0)
-    ranked = sorted(change.tasks, key=lambda row: -abs(row[3] - row[2]))[:_SHOWN]
+    ranked = sorted(tasks, key=lambda row: -abs(row[3] - row[2]))[:_SHOWN]
     for _, text, before, after in sorted(ranked, key=lambda row: row[2] - row[3]):
         table.add_row(text, f"{before:.2f}", f"{after:.2f}")
     if ranked:
         console.print(table)
-    if more := len(change.tasks) - len(ranked):
+    if more := len(tasks) - len(ranked):
         say(f"{more} more; --out has all")

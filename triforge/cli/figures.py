@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
-from triforge.algorithms.paired import mean, pass_at
+from triforge.algorithms.paired import pass_at
 from triforge.algorithms.theory import FEWEST, mean_interval, share_interval, wilson
+from triforge.algorithms.verdict import Change, change_of_pairs
 from triforge.types import RunStep
 
 MODES: Final = ("sampled", "greedy")
@@ -97,43 +98,35 @@ def _tries(played: Iterable[Played]) -> list[tuple[int, int]]:
     return [(sum(won), len(won)) for won in tasks.values()]
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(NamedTuple):
     """Two models on the tasks that both have played in a mode.
 
     Attributes:
-        tasks: (task, instruction, mean of the first model, mean of the second) where they differ, the second's largest gains first.
-        difference, low, high: mean over all common tasks of the second minus the first, with a 95 % interval.
-        count: of common tasks.
+        change: from the first model to the second.
+        tasks: (task, instruction, mean of the first model, mean of the second) where they differ, the largest gains first.
     """
 
     mode: str
+    change: Change
     tasks: Sequence[tuple[str, str, float, float]]
-    difference: float
-    low: float
-    high: float
-    count: int
-
-    @property
-    def word(self) -> str:
-        """The decision: the interval lies above 0, below 0, or holds it."""
-        return "better" if self.low > 0.0 else "worse" if self.high < 0.0 else "not told apart"
 
 
 def compare(first: Sequence[Played], second: Sequence[Played]) -> list[Compared]:
-    """Compare two models task by task; a mode without common tasks is left out."""
+    """Compare two models task by task; a mode with too few common tasks is left out."""
     found = []
     for mode in MODES:
         one, other = (_by_task(played, mode) for played in (first, second))
-        common = {task: (one[task], other[task][1]) for task in other if task in one}
-        if not common:
-            continue
-        rows = [(task, text, before, after) for task, ((text, before), after) in common.items()]
-        change = mean([after - before for *_, before, after in rows])
-        differing = [row for row in rows if row[2] != row[3]]
-        differing.sort(key=lambda row: row[2] - row[3])
-        ends = (change.value - change.half, change.value + change.half)
-        found.append(Compared(mode, differing, change.value, *ends, len(rows)))
+        rows = [
+            (task, text, one[task][1], after)
+            for task, (text, after) in other.items()
+            if task in one
+        ]
+        if change := change_of_pairs([(before, after) for *_, before, after in rows]):
+            differing = [row for row in rows if row[2] != row[3]]
+            differing.sort(key=lambda row: row[2] - row[3])
+            successes = any(played.outcome is not None for played in second)
+            measure = f"eval/{mode}{'' if successes else '_score'}"
+            found.append(Compared(mode, replace(change, measure=measure), differing))
     return found
 
 

@@ -52,7 +52,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "pool": ("pools:pool_app", "Create, read and steer task pools."),
     "task": ("pools:task_app", "Read and steer tasks and their versions."),
     "proposal": ("pools:proposal_app", "Read and decide on rewrites of tasks."),
-    "env": ("environments:env_app", "Check and serve environments."),
+    "env": ("environments:env_app", "List, check and serve environments."),
     "agent": ("agent:agent_app", "Train your own agents."),
     "key": ("keys:key_app", "Create, list and revoke API keys."),
 }

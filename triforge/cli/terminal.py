@@ -19,10 +19,10 @@ _COMMAND: Final = re.compile(rf"(?<![\w/.-]){_NAME} (?=[a-z])")
 console = Console(markup=False)  # names and reasons are text, brackets included
 
 
-def say(text: str, to: Console = console) -> None:
+def say(text: str, to: Console = console, *, style: str = "") -> None:
     """Print a line; its commands are written so that they can be typed here."""
     text = _COMMAND.sub(lambda _: f"{program()} ", text)
-    to.print(text, markup=False, highlight=False, soft_wrap=True)
+    to.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def program() -> str:

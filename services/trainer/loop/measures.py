@@ -15,6 +15,7 @@ from services.trainer.credit.judged_groups import vote_values
 from services.trainer.credit.samples import TRAINED, Samples
 from services.trainer.loop.gauges import PROGRESS
 from services.trainer.loop.learners import Trained
+from triforge.algorithms.alarms import ENTROPY
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import accuracy, vote_weight
 from triforge.algorithms.filters import alike
@@ -212,6 +213,14 @@ def learner_measures(trained: Mapping[TrainedRole, Trained]) -> dict[str, float]
         if out.origin is not None:
             measures[f"{role}/restarted"] = 1.0
     return measures
+
+
+def entropy_share(notes: dict[str, Any], measures: Mapping[str, float]) -> dict[str, float]:
+    """Return the policy's entropy as a share of that of the first step that trained it, which the notes keep."""
+    now = measures.get("policy/entropy")
+    if now is None or notes.setdefault("first_entropy", now) <= 0.0:
+        return {}
+    return {ENTROPY: now / notes["first_entropy"]}
 
 
 def success_rate(groups: Iterable[JudgedGroup]) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from triforge.cli import main
-from triforge.types import Event, PoolState, RunState
+from triforge.types import Event, PoolState, RunState, Verdict
 
 Ended = tuple[int, str, str]
 APIS = (
@@ -36,6 +36,12 @@ def run_state(status: str = "running", reason: str = "", **changes: object) -> R
     return RunState.model_validate(fields | changes)
 
 
+WORSE = Verdict(
+    word="worse", text="worse: held-out success fell", warnings=("the policy ran off [far]",), advice="smaller steps",
+    options=("trainer.policy.learning_rate=1e-07",),
+)  # fmt: skip
+"""A verdict, and below it as it is printed, without the command before the options."""
+PRINTED = "worse: held-out success fell\nwarning: the policy ran off [far]\nnext: smaller steps: {} --set trainer.policy.learning_rate=1e-07\n"
 POOL = PoolState(
     id="pool-1", name="kitchen", environment="household", created_at=0.0,
     tasks={"train": {"active": 3}}, proposals={"accepted": 1},

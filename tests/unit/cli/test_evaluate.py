@@ -241,10 +241,10 @@ def test_models_are_compared_task_by_task(
     found = json.loads((tmp_path / "f.json").read_text())
     assert len(found["models"]) == 3
     change = found["differences"][1]
-    assert (change["first"], change["second"], change["count"]) == ("old:5", "old:7", 4)
-    assert (change["difference"], change["low"] < 0 < change["high"]) == (0.25, True)
+    assert (change["first"], change["second"], change["pairs"]) == ("old:5", "old:7", 4)
+    assert (change["gain"], change["low"] < 0 < change["high"]) == (0.25, True)
     assert [row[0] for row in change["tasks"]] == ["t1", "t2", "t0"]
-    assert "old:7 against old:5, sampled: not told apart, +0.250" in out
+    assert "old:7 against old:5, sampled: not told apart, +25.0 points" in out
     assert "do t3" not in out
 
 
@@ -288,7 +288,7 @@ def test_a_model_of_an_endpoint_plays_the_tasks_of_a_pool(
     code, _, _ = triforge("eval", "kitchen", *given, "--against", "short.json", "--out", "f.json")
     (change,) = json.loads((tmp_path / "f.json").read_text())["differences"]
     assert [row[0] for row in change["tasks"]] == ["t3", "t4"]
-    assert (code, change["difference"]) == (0, 0.5)
+    assert (code, change["gain"]) == (0, 0.5)
     assert not any(what == "POST /v1/runs" for what, _ in services.asked)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from triforge.cli.terminal import program
-from triforge.cli.watch import activity_of, left_running, line_of
+from triforge.cli.watch import activity_of, fitted, left_running, line_of
 from triforge.types import Event
 
 
@@ -28,6 +28,27 @@ def test_a_step_without_training_is_loud_and_one_without_measures_makes_no_line(
     loud = "NOTHING TRAINED at step 1: trained on 0 of 4\nALARM at step 1: why"
     assert line_of(idle) == f"step 1: success 0.000\n{loud}"
     assert line_of(event("step", 0, metrics={"seconds": 3.0})) == ""
+
+
+def test_advice_is_given_once() -> None:
+    given: set[str] = set()
+    for number, answer in enumerate("abc"):
+        note = f"trained on 0 of 4; to change: this; a sample answer: {answer!r}"
+        line = line_of(event("step", number, metrics={}, note=note), given)
+        assert (
+            line
+            == f"NOTHING TRAINED at step {number}: {note if not number else 'trained on 0 of 4'}"
+        )
+    other = line_of(event("step", 9, metrics={}, note="trained on 0 of 4; to change: that"), given)
+    assert other.endswith("to change: that")
+
+
+def test_a_narrow_terminal_breaks_lines_between_measures() -> None:
+    line = "step 12: success 0.250  in band 0.500  eval sampled 0.125  play s 2.775\nALARM a  b"
+    assert fitted(line, 40) == (
+        "step 12: success 0.250  in band 0.500\n    eval sampled 0.125  play s 2.775\nALARM a  b"
+    )
+    assert fitted(line, 100) == line
 
 
 def test_scores_are_shown_where_there_are_scores() -> None:

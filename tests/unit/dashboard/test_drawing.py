@@ -124,7 +124,7 @@ def test_a_run_alarms_where_the_judge_is_gamed_the_policy_collapses_or_rollouts_
             fine | {"judge/alarm": 1.0, "judge/alarm/votes": 3.0},
             fine | {"judge/alarm": 1.0, "infrastructure_failures": 6.0},
             fine | {"collapse/alarm/spread": 0.05},
-            fine | {"collapse/alarm/entropy": 0.05},
+            fine | {"collapse/alarm/gradient": 50.0},
             fine | {"collapse/alarm": 0.0},
         )
     )

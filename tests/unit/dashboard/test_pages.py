@@ -129,6 +129,18 @@ async def test_run_page(browser: httpx.AsyncClient, deployment: Deployment) -> N
     assert 'data-events="/runs/run-1/events"' in text
 
 
+async def test_a_run_begins_with_its_verdict(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    verdict = golden("Verdict", word="worse", text="worse: by 9 points")
+    deployment.answers["/v1/runs/run-1"] = (200, golden("RunState", id="run-1", verdict=verdict))
+    text = (await browser.get("/runs/run-1")).text
+    place = text.index('<b class="worse">worse: by 9 points</b>')
+    assert text.index("<h1>") < place < text.index("step 7 of 20")
+    for part in golden("Verdict")["warnings"] + golden("Verdict")["options"]:
+        assert place < text.index(part)
+
+
 async def test_a_run_of_three_models_shows_each_of_them(deployment: Deployment) -> None:
     run = golden("RunState", id="run-1", status="running", further={"mover": 9})
     metrics = {"policy/grad_norm": 1.0, "mover/grad_norm": 2.0, "staleness/mover/max": 0.0}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from services.trainer.loop.measures import (
+    entropy_share,
     judge_measures,
     step_measures,
     success_rate,
@@ -200,3 +204,12 @@ def test_an_agents_own_metrics_have_means_over_those_that_gave_them() -> None:
     whole = group.played.model_copy(update={"trajectories": tuple(played)})
     found = measures(group.model_copy(update={"played": whole}))
     assert (found["metric/turns"], found["metric/read"]) == (3.5, 1.0)
+
+
+def test_entropy_is_a_share_of_that_of_the_first_trained_step_across_restarts() -> None:
+    notes: dict[str, Any] = {}
+    assert entropy_share(notes, {"success": 0.5}) == {}
+    assert entropy_share(notes, {"policy/entropy": 0.4}) == {"policy/entropy_share": 1.0}
+    notes = json.loads(json.dumps(notes))
+    assert entropy_share(notes, {"policy/entropy": 0.1}) == {"policy/entropy_share": 0.25}
+    assert entropy_share({}, {"policy/entropy": 0.0}) == {}
