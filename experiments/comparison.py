@@ -21,7 +21,6 @@ from experiments.report import (
     cells,
     difference,
     each_seed,
-    markdown,
     null_control,
     of,
     planned_pairs,
@@ -29,6 +28,7 @@ from experiments.report import (
 )
 from experiments.settings import Arm
 from triforge.algorithms.paired import Test, above_zero
+from triforge.cli.terminal import markdown
 
 
 def other_goals(result: Mapping[str, Any]) -> float | None:

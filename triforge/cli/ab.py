@@ -19,7 +19,7 @@ from triforge.algorithms.paired import against_first, mean
 from triforge.cli.deployment import DOCUMENT
 from triforge.cli.figures import MODES
 from triforge.cli.terminal import console, grid, markdown, say
-from triforge.cli.training import train, train_command
+from triforge.cli.training import Training, train, train_command
 from triforge.cli.watch import status_text
 from triforge.config import merge, read_document, with_assignments
 from triforge.environments.rows import object_of
@@ -66,8 +66,13 @@ def ab(
     """
     if not (given["model"] or given["config"]):
         raise typer.BadParameter("given nothing, expected a model", param_hint="--model")
+    if not given["env"]:
+        raise typer.BadParameter("given nothing, expected a family", param_hint="--env")
     comparison = _Comparison(state, _arms(arm, given))
     jobs = [(name, seed) for seed in range(1, seeds + 1) for name in comparison.arms]
+    if any(job not in comparison.results for job in jobs):
+        for arguments in comparison.arms.values():  # all are checked before the first run
+            Training(**arguments, state=state).document(say)
     while left := [job for job in jobs if job not in comparison.results]:
         comparison.say_cost(len(jobs), len(left))
         comparison.play(*left[0])
@@ -82,7 +87,9 @@ def _arms(texts: Sequence[str], given: Mapping[str, Any]) -> dict[str, dict[str,
     """Return the arguments of `train` by arm."""
     shared = {name: value for name, value in given.items() if name != "set_"}
     shared |= {name: object_of(given[name], f"--{name}") for name in ("generate", "options")}
-    shared["data"] = given["data"] or ""
+    data, reward = shared.pop("data"), shared.pop("reward")
+    shared["generate"] |= {"data": str(data.resolve())} if data else {}
+    shared["options"] |= {"reward": reward} if reward else {}
     arms: dict[str, dict[str, Any]] = {}
     for text in texts:
         name, _, fields = text.partition(":")

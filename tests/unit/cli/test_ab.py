@@ -66,14 +66,16 @@ def test_a_run_that_did_not_finish_is_gone_on_with(triforge: Triforge, services:
         (("--arm", "base"), "two at least"),
         (("--arm", "base", "--arm", "base:run.steps=1"), "no other arm has"),
         (("--arm", "base", "--arm", "b:run.seed=4"), "--seeds sets"),
+        (("--arm", "base", "--arm", "b:algorithm.overrides.no_such=4"), "no_such"),
     ],
 )
 def test_arms_that_cannot_be_compared_are_refused(
-    triforge: Triforge, services: Services, arms: tuple[str, ...], named: str
+    triforge: Triforge, services: Services, tmp_path: Path, arms: tuple[str, ...], named: str
 ) -> None:
     code, _, err = triforge("ab", *arms, *GIVEN)
     assert (code, submitted(services)) == (1, [])
     assert named in err
+    assert not (tmp_path / "kept/ab.json").exists()  # the arm may be mended
 
 
 def test_an_arm_with_other_options_than_its_runs_on_file_is_refused(
