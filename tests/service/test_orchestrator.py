@@ -590,7 +590,14 @@ async def test_people_hear_of_every_group_as_it_lands(loop: Loop) -> None:
     run = loop.submit(steps=1, eval_every=0)
     assert (await loop.conduct(run)).status == "finished"
     heard = await loop.broker.read_events("0", block_s=0.01, run_id=run.id)
-    group = {"purpose": "train", "successes": 1, "score": 0.5, "measured": 2, "total": 2}
+    group = {
+        "purpose": "train",
+        "successes": 1,
+        "score": 0.5,
+        "measured": 2,
+        "total": 2,
+        "failures": {},
+    }
     assert [(e.step, e.data) for _, e in heard if e.kind == "group"] == [
         (1, group | {"done": n}) for n in (1, 2)
     ]

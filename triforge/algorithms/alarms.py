@@ -31,9 +31,10 @@ ENTROPY: Final = "policy/entropy_share"
 
 READ: Final = (
     "judge/alarm", "judge/alarm/agreement", "judge/alarm/votes", "judge/invalid", "infrastructure_failures", "trajectories",
+    "failures/", "eval/failures/", "eval/sampled_episodes", "eval/greedy_episodes",
     *(f"collapse/alarm/{rule}" for rule in COLLAPSE), KL, ENTROPY, *verdict.READ,
 )  # fmt: skip
-"""The measures that alarms are made of."""
+"""The measures that alarms are made of; `name/` stands for all below it."""
 
 # In 30 recorded runs that got better the KL was never above .25, in 285 (experiments/results) the entropy at .19 to 1.4 of the first
 # step's; where success fell (`household`, rate 5e-4) the KL rose to .7 and more.
@@ -82,8 +83,23 @@ def _judge(measures: Mapping[str, float]) -> str:
 
 
 def _lost(measures: Mapping[str, float]) -> str:
-    lost, of = measures.get("infrastructure_failures", 0.0), measures.get("trajectories", 0.0)
-    return f"infrastructure lost {lost:.0f} of {of:.0f} rollouts" if lost > _LOST * of else ""
+    held_out = unmeasured(measures, "eval/failures/")
+    measured = sum(measures.get(f"eval/{mode}_episodes", 0.0) for mode in ("sampled", "greedy"))
+    evaluated = sum(held_out.values()) + measured
+    parts = [
+        f"{lost:.0f} of {of:.0f} {what} were not measured: {', '.join(f'{n:.0f} {why}' for why, n in named.items())}"
+        for what, lost, of, named in (
+            ("rollouts", measures.get("infrastructure_failures", 0.0), measures.get("trajectories", 0.0), unmeasured(measures)),
+            ("held-out episodes", evaluated - measured, evaluated, held_out),
+        )
+        if lost > _LOST * of
+    ]  # fmt: skip
+    return "; ".join(parts)
+
+
+def unmeasured(measures: Mapping[str, float], below: str = "failures/") -> dict[str, float]:
+    """Return how many episodes were not measured, by what raised or by the kind of the error."""
+    return {n.removeprefix(below): v for n, v in measures.items() if n.startswith(below)}
 
 
 def _ran_off(measures: Mapping[str, float]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from triforge.cli.pools import pool_request
+from triforge.cli.terminal import say
 from triforge.config import RunConfig, Settings, merge
 from triforge.doctor.local import demand_model
 from triforge.environments import registry
@@ -32,9 +33,16 @@ _ANSWERS: Final = ("", "42", '{"answer": "42"}', "Answer: <answer>\\boxed{42}</a
 
 
 def check_new_pool(
-    name: str, body: dict[str, Any] | Path, environment: str, *, play: bool
+    name: str,
+    body: dict[str, Any] | Path,
+    environment: str,
+    *,
+    play: bool,
+    tell: Callable[[str], None] = say,
 ) -> tuple[PoolState, Task]:
     """Return the pool that env_adapter would make, and its first task, with all rows checked; with `play` the user's own code is called, too.
+
+    Rows that repeat others or ask the same are reported by `tell`.
 
     Raises:
         InputError: the family is unknown, refuses options or rows, or raises at every answer.
@@ -51,6 +59,8 @@ def check_new_pool(
         checked = stack.enter_context(CheckedTasks())
         family = registry.family(head.environment)
         check_pool(family, head, rows, checked)
+        if checked.summary:
+            tell(f"{head.environment}: {checked.summary}")
         drafts = [draft for _, draft in islice(checked, _TRIED)]
         if play:
             demand_playable_code(family, drafts, head.options)
@@ -123,7 +133,7 @@ def demand_playable_code(
         f"answered {answer}: {_traced(error)}" for answer, error in errors[0].values()
     )
     raise InputError(
-        f"{options.get('reward', family.name)} raises at every answer to the first {len(tasks)} tasks; to {tasks[0].params!r:.300}\n"
+        f"{str(options.get('reward', family.name)).rpartition('#')[2]} raises at every answer to the first {len(tasks)} tasks; to {tasks[0].params!r:.300}\n"
         f"{shown}\nAn answer that it cannot read gets a low score or is an invalid action; raise only where nothing can be measured"
     ) from first
 
@@ -153,7 +163,9 @@ async def _errors(
                 try:
                     await _play(live, responses)
                 except TriforgeError as error:
-                    errors.setdefault(error.detail, (f"{responses[0]!r:.100}", error))
+                    errors.setdefault(
+                        error.raised or error.detail, (f"{responses[0]!r:.100}", error)
+                    )
                 else:
                     return {}
                 finally:

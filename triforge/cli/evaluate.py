@@ -153,7 +153,7 @@ async def _evaluate(
         Played(
             mode_of(row.group_id), row.task_id, row.instruction, row.outcome, row.score, row.error
         )
-        for row in await client.trajectories(run.id, purpose="evaluate")
+        for row in await client.all_trajectories(run.id, purpose="evaluate")
     ]
     if not played:
         raise InputError(

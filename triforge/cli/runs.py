@@ -83,8 +83,10 @@ def run_show(
 ) -> None:
     """Show the state of a run, or the rollouts of one of its steps."""
     if step is not None:
+        wanted = {"step": str(step), "outcome": "unmeasured", "group": group, "limit": str(limit)}
+        lost = ask_trainer(state, lambda client: client.trajectories(run_id, **wanted))
         with _exported(state, run_id, step) as file:
-            show(console, file, group=group, limit=limit)
+            show(console, file, lost, group=group, limit=limit)
         return
     run = ask_trainer(state, lambda client: client.run(run_id))
     versions = ", ".join(f"{role} {version}" for role, version in run.versions.items())
@@ -199,7 +201,10 @@ def run_report(
     run_id: RunArgument,
     out: Annotated[Path | None, Option("--out", "-o", help="File, .parquet or .jsonl.")] = None,
     html: Annotated[Path | None, Option("--html", help="New folder of pages.")] = None,
-    pages: Annotated[int, Option(min=1, help="With --html: the most pages.")] = 1000,
+    pages: Annotated[
+        int,
+        Option(min=1, help="With --html: pages after which no further group of rollouts is begun."),
+    ] = 1000,
     state: StateOption = STATE,
 ) -> None:
     """Save the measures of a run's finished steps, a row a step, or its pages as files that need no service."""

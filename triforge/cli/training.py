@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import re
 import shlex
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,13 @@ from triforge.cli.deployment import (
     start_command,
 )
 from triforge.cli.figures import MODES, held_out, measures_of
-from triforge.cli.model_folders import TINY, TINY_DOCUMENT, learning_rate, model_folder
+from triforge.cli.model_folders import (
+    TINY,
+    TINY_DOCUMENT,
+    cache_folder,
+    learning_rate,
+    model_folder,
+)
 from triforge.cli.models import initial_policy, trained_policy
 from triforge.cli.pools import read_pool, send_pool
 from triforge.cli.terminal import console as own_console
@@ -54,6 +61,7 @@ from triforge.config import (
 from triforge.environments.kit import Beginner
 from triforge.environments.registry import family
 from triforge.environments.rows import object_of
+from triforge.environments.served import PREFIX, find, serving
 from triforge.environments.trainable import config_on, unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError
 from triforge.event_loop import run_anywhere
@@ -127,7 +135,7 @@ class Training:
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
         parse(document)  # before a model is fetched or made
-        shown = self._check_pool(document)
+        shown = self._check_pool(document, tell)
         document = merge(document, {"models": self._models(tell)})
         document = self._with_rates(document, tell)
         policy = document["models"].get("policy", {}).get("path", "")
@@ -156,6 +164,8 @@ class Training:
         count, heldout = self.counts()
         seed = parse(document).run.seed
         generate = {"count": count, "heldout": heldout, "options": self.generate, "seed": seed}
+        if self.tasks is None and self.heldout is None:
+            generate["at_most"] = True
         return name, {"options": self.options, "generate": generate}
 
     def _demand_run(self) -> None:
@@ -164,7 +174,7 @@ class Training:
 
             kept.demand_run(self.state, self.resume)
 
-    def _check_pool(self, document: Mapping[str, Any]) -> tuple[PoolState, Task] | None:
+    def _check_pool(self, document: Mapping[str, Any], tell: Tell) -> tuple[PoolState, Task] | None:
         """Return the pool and a task of it if nothing is started yet; raise for one that cannot be made or trained on as the document says."""
         addresses, shown = deployed(self.state), None
         if addresses is None:
@@ -173,13 +183,13 @@ class Training:
             options = parse(document).env_adapter.options
             run_anywhere(_check_served_pool(addresses, self.pool, options))
         elif addresses is not None and (self.state / ADDRESSES).is_file():
-            check_new_pool(*self.request(document), self.env, play=False)
+            check_new_pool(*self.request(document), self.env, play=False, tell=tell)
         elif addresses is None and self.pool:
             from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 
             shown = kept.find_pool(self.state, self.pool)
         elif addresses is None:
-            shown = check_new_pool(*self.request(document), self.env, play=True)
+            shown = check_new_pool(*self.request(document), self.env, play=True, tell=tell)
         if shown is not None:
             demand_playable(shown[0], document)
         return shown
@@ -247,8 +257,8 @@ def train(
     *,
     state: str | Path = "var",
     console: Console | None = None,
-    data: str | Path = "",
-    reward: str = "",
+    data: str | Path | Iterable[Mapping[str, Any]] = "",
+    reward: str | Callable[..., Any] = "",
     **arguments: Any,
 ) -> Trained:
     """Train a model on an environment, and stop every process that was started for it.
@@ -260,12 +270,13 @@ def train(
         env: the environment family.
         state: folder of the deployment: database, weights, logs.
         console: where progress is shown.
-        data: option `data` of the family's generator, a file.
-        reward: option `reward` of the family, `MODULE:NAME` of a function.
+        data: option `data` of the family's generator, a file, or its rows.
+        reward: option `reward` of the family, `MODULE:NAME` of a function, or the function itself, also one of a notebook: it
+            then runs in this process, which the workers of a deployment on this machine call.
         arguments: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
             `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
-            `pool` or a `file` of tasks; `seed`, `name`, `again` (go on with the newest run of that name); `colocate` (engines and learners take turns on one card); `resume`, a
-            run to go on with; `export`, a Parquet file of all steps.
+            `pool` or a `file` of tasks; `seed`, `name`, `again` (go on with the newest run of that name); `colocate` (engines and
+            learners take turns on one card); `resume`, a run to go on with; `export`, a Parquet file of all steps.
 
     Raises:
         TriforgeError: an argument is impossible, or the run could not be made. A failed run is no error: see `run`.
@@ -277,8 +288,17 @@ def train(
             f"triforge.train: unknown argument {', '.join(unknown)}; known are {', '.join(sorted(known))}; any field of the "
             "document goes into `overrides`"
         )
+    if callable(reward):
+        place = hashlib.sha256(str(Path(state).resolve()).encode()).hexdigest()[:12]
+        env = env or ("" if arguments.get("pool") else "prompts")
+        with serving(reward, cache_folder() / "rewards" / f"{place}.sock") as address:
+            return train(
+                model, env, state=state, console=console, data=data, reward=address, **arguments
+            )
     for name in ("config", "file", "export"):
         arguments |= {name: Path(arguments[name])} if arguments.get(name) else {}
+    if not isinstance(data, str | Path):
+        data = _written(data, Path(state) / "data")
     if data:
         path = str(Path(data).resolve())
         arguments["generate"] = {**arguments.get("generate", {}), "data": path}
@@ -294,6 +314,18 @@ def train(
             return await conduct(training, document, addresses, console, tell)
 
     return run_anywhere(work())
+
+
+def _written(rows: Iterable[Mapping[str, Any]], folder: Path) -> Path:
+    """Write rows to a JSONL file, which is named by its contents."""
+    try:
+        lines = "".join(f"{json.dumps(dict(row))}\n" for row in rows).encode()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"data: {error}; expected a file, or rows of JSON values") from error
+    file = folder / f"{hashlib.sha256(lines).hexdigest()[:12]}.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(lines)
+    return file
 
 
 async def conduct(
@@ -418,6 +450,9 @@ async def _begin(
     same = next((run.id for run in runs if run.name == training.name), training.resume)
     if same:
         run = await trainer.run(same)
+        reward = (await pools.pool(run.pool_id)).options.get("reward")
+        if isinstance(reward, str) and reward.startswith(PREFIX):
+            find(reward)  # raises where the process of the function is gone
         return await trainer.resume(run.id) if run.status in ("stopped", "failed") else run
     pool = training.pool
     if not pool:

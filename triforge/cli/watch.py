@@ -31,6 +31,7 @@ _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _ADVICE: Final = "; to change: "  # in a note
 SAME: Final = "the same command with"
 _COLOURS: Final = {"better": "green", "worse": "red"}
+_LOST: Final = "NOT MEASURED"
 _LOUD: Final = {"note": "NOTHING TRAINED", "alarm": "ALARM"}  # fields of a step's event
 
 
@@ -39,12 +40,17 @@ async def watch(console: Console, client: TrainerClient, run_id: str) -> RunStat
     run = await client.run(run_id)
     if run.status == "queued":
         say(await _queue(client, run), console)
-    given: set[str] = set()  # advice, which stands in the note of every step
+    given: set[str] = set()  # advice, which stands in the note of every step, and exceptions
     with console.status(Text(run.status)) as status:  # only a terminal shows it
         async for _, event in client.events(run_id):
+            if console.is_terminal and event.kind == "waits":
+                status.update(Text(activity_of(event)))
+                continue
             for line in line_of(event, given).splitlines():
                 shown = fitted(line, console.width) if console.is_terminal else line
-                say(shown, console, style="red" if line.startswith((*_LOUD.values(),)) else "")
+                say(
+                    shown, console, style="red" if line.startswith((*_LOUD.values(), _LOST)) else ""
+                )
             if activity := activity_of(event):
                 status.update(Text(activity))
     return await client.run(run_id)
@@ -60,9 +66,9 @@ def fitted(line: str, width: int) -> str:
 
 
 def line_of(event: Event, given: set[str] | None = None) -> str:
-    """Describe a finished step, a rewrite or the status of the run; empty for other events.
+    """Describe a finished step, a rewrite, the status of the run or what was not measured; empty for other events.
 
-    Advice that is `given` is left out, and new advice is added to it. The reason of an ended run is left to the caller.
+    Advice and exceptions that were `given` are left out, and new ones are added to it. The reason of an ended run is left to the caller.
     """
     data = event.data
     if event.kind == "step":
@@ -75,6 +81,15 @@ def line_of(event: Event, given: set[str] | None = None) -> str:
         return "\n".join([*([f"step {event.step}: {shown}"] if shown else []), *loud])
     if event.kind in ("proposal", "accepted", "rejected"):
         return _rewrite(event)
+    if event.kind == "group":
+        failures = {
+            why: d for why, d in data.get("failures", {}).items() if why not in (given or ())
+        }
+        if given is not None:
+            given.update(failures)
+        return "\n".join(f"{_LOST} at step {event.step}: {detail}" for detail in failures.values())
+    if event.kind == "waits":
+        return activity_of(event)
     if event.kind == "run":
         status, reason = str(data.get("status", "")), str(data.get("reason", ""))
         return f"run {status if status in ENDED else status_text(status, reason)}"
@@ -99,6 +114,8 @@ def activity_of(event: Event) -> str:
     if event.kind == "group":
         purpose = ", evaluation" if data.get("purpose") == "evaluate" else ""
         return f"step {event.step}{purpose}: {data.get('done')} of {data.get('total')} groups"
+    if event.kind == "waits":
+        return f"step {event.step}: {data.get('text')}"
     if event.kind == "run":
         return status_text(str(data.get("status", "")), str(data.get("reason", "")))
     return ""

@@ -64,6 +64,17 @@ class TrainerClient(ServiceClient):
         path = f"/v1/runs/{segment(run_id)}/steps"
         return [step async for step in self._list(RunStep, path, {"after": str(after)})]
 
+    async def trajectories(self, run_id: str, **wanted: str) -> TrajectoryPage:
+        """Return the first page of the rollouts that meet these filters."""
+        path = f"/v1/runs/{segment(run_id)}/trajectories"
+        return await self._get(TrajectoryPage, path, params=wanted)
+
+    async def all_trajectories(self, run_id: str, **filters: str) -> list[TrajectorySummary]:
+        """Return all rollouts that meet these filters."""
+        path = f"/v1/runs/{segment(run_id)}/trajectories"
+        rows = self._list(TrajectorySummary, path, filters, pages=TrajectoryPage)
+        return [row async for row in rows]
+
     async def stop(self, run_id: str) -> RunState:
         """Request a run to stop."""
         return await self._post(RunState, f"/v1/runs/{segment(run_id)}/stop")
@@ -76,12 +87,6 @@ class TrainerClient(ServiceClient):
         """Return the weight versions of a run."""
         path = f"/v1/runs/{segment(run_id)}/weights"
         return [row async for row in self._list(WeightsRecord, path)]
-
-    async def trajectories(self, run_id: str, **filters: str) -> list[TrajectorySummary]:
-        """Return the rollouts of a run that meet the filters of the route."""
-        path = f"/v1/runs/{segment(run_id)}/trajectories"
-        rows = self._list(TrajectorySummary, path, filters, pages=TrajectoryPage)
-        return [row async for row in rows]
 
     async def roll_back(self, run_id: str, role: TrainedRole, version: int) -> RunState:
         """Roll a stopped run's model back to an older version."""

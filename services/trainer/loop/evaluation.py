@@ -16,7 +16,7 @@ from services.trainer.credit.samples import build_samples
 from services.trainer.credit.step_records import origin_of
 from services.trainer.loop.hooks import Methods
 from services.trainer.loop.in_flight import InFlight
-from services.trainer.loop.measures import ends, scores, success_rate
+from services.trainer.loop.measures import ends, failures, scores, success_rate
 from services.trainer.loop.parts import Parts
 from services.trainer.loop.task_source import TaskSource
 from triforge.algorithms.theory import FEWEST, mean_interval, share_interval, wilson
@@ -82,6 +82,7 @@ class Evaluator:
         measures["seconds/evaluate"] = time.monotonic() - started
         for number, mode in enumerate(modes):
             measures |= mode_measures(f"eval/{mode}", groups[number * count : (number + 1) * count])
+        measures |= failures("eval/failures", groups)
         self._played += groups + more
         uri, lines = await asyncio.to_thread(self._record, step, versions, groups)
         if step:

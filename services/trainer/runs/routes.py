@@ -95,7 +95,7 @@ def list_steps(
 ) -> Page[RunStep]:
     """List finished steps after one, in order, a page at a time; step 0 is the evaluation before training.
 
-    `measures` names the measures to return, with commas; all of them if it is empty.
+    `measures` names the measures to return, with commas; `failures/` stands for all below it, nothing for all measures.
     """
     wanted = [name for name in measures.split(",") if name]
     steps = runs.store.steps(

@@ -267,7 +267,7 @@ class RunStore:
         limit: int | None = None,
         measures: Sequence[str] = (),
     ) -> list[RunStep]:
-        """Return finished steps after one, in order; with these measures alone, if any are named."""
+        """Return finished steps after one, in order; with these measures alone, if any are named (`name/`: all below it)."""
         columns = (getattr(StepRow, name) for name in RunStep.model_fields)
         query = select(*columns).where(StepRow.run_id == run_id, StepRow.step > after)
         query = query.order_by(StepRow.step).limit(limit).execution_options(yield_per=_AT_ONCE)
@@ -275,7 +275,8 @@ class RunStore:
         with self.read(run_id) as session:
             for row in session.execute(query).mappings():
                 own = row["metrics"]
-                kept = {name: own[name] for name in measures if name in own} if measures else own
+                below = tuple(name for name in measures if name.endswith("/"))
+                kept = {n: v for n, v in own.items() if not measures or n in measures or n.startswith(below)}  # fmt: skip
                 steps.append(RunStep(**{**row, "metrics": kept}))
         return steps
 

@@ -54,9 +54,7 @@ def _next(
 ) -> tuple[str, tuple[str, ...]]:
     """Return what to change, and the options of it."""
     word = change.word if change else ""
-    if word == "better":
-        return f"keep the model: triforge run save {run.id} --to FOLDER", ()
-    if ran_off or word == "worse":
+    if word == "worse" or (ran_off and word != "better"):
         return "smaller steps", _set(run, "trainer.policy.learning_rate", 1 / _SMALLER)
     if change is None:
         return (
@@ -70,7 +68,7 @@ def _next(
         advice = f"{kind} tasks, or more attempts at each: {why}"
         return advice, _set(run, "env_adapter.rollouts", 2)
     tasks, more = change.pairs_to_tell, ""
-    if tasks and tasks <= _MOST_TASKS:
+    if word != "better" and tasks and tasks <= _MOST_TASKS:
         more = f"; about {tasks} held-out tasks (--heldout) would tell this difference"
     return f"more steps{more}", _set(run, "run.steps", 2)
 

@@ -54,12 +54,14 @@ class Services:
     Attributes:
         answers: (status, content type, body) of a method and path.
         asked: every request with its body.
+        heard: functions that are called with the body of a request before it is answered.
         date: what the server believes the time is; empty is the right one.
     """
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, str, bytes]] = {}
         self.asked: list[tuple[str, Any]] = []
+        self.heard: dict[str, Callable[[Any], None]] = {}
         self.date = ""
         services = self
 
@@ -68,6 +70,7 @@ class Services:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 what = f"{self.command} {self.path.split('?')[0]}"
                 services.asked.append((what, json.loads(body) if body else None))
+                services.heard.get(what, bool)(services.asked[-1][1])
                 status, kind, answer = services.answers.get(what, (404, "text/plain", b"nothing"))
                 self.send_response(status)
                 self.send_header("content-type", kind)

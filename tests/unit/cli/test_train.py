@@ -25,7 +25,8 @@ from triforge.cli.terminal import program
 from triforge.cli.training import Training, follow, others_ended
 from triforge.cli.watch import SAME
 from triforge.environments.registry import family
-from triforge.errors import ConfigError, TriforgeError, UnavailableError
+from triforge.environments.served import ServedFunction
+from triforge.errors import ConfigError, EnvError, TriforgeError, UnavailableError
 from triforge.store.database import open_database
 from triforge.testing.model_folders import chatml_folder, words_folder
 from triforge.types import (
@@ -127,6 +128,37 @@ def test_python_takes_data_and_reward(
     ] * 2
 
 
+def test_python_takes_rows_and_a_function_of_its_own(
+    trained: Services,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("c")))
+    served: list[Any] = []
+
+    def score(completions: list[str], answer: list[str]) -> list[float]:
+        return [float(text == right) for text, right in zip(completions, answer, strict=True)]
+
+    def asked(pool: Any) -> None:  # what env_adapter does meanwhile
+        function = ServedFunction(pool["options"]["reward"])
+        served.append(function(completions=["a", "b"], answer=["a", "a"]))
+
+    trained.heard = {"POST /v1/pools": asked}
+    rows = [{"prompt": "Say a.", "answer": "a"}]
+    library.train(tmp_path, reward=score, data=rows, steps=3, state=tmp_path / "state")
+    (pool,) = [body for what, body in trained.asked if what == "POST /v1/pools"]
+    assert (pool["environment"], served) == ("prompts", [[1.0, 0.0]])
+    assert pool["options"]["reward"].endswith("#score(completions, answer)")
+    assert Path(pool["generate"]["options"]["data"]).read_text() == f"{json.dumps(rows[0])}\n"
+    with pytest.raises(EnvError, match="resume the run where the function is"):
+        ServedFunction(pool["options"]["reward"])
+    trained.say("GET /v1/pools/pool-1", POOL.model_copy(update={"options": pool["options"]}))
+    (tmp_path / "state" / "train.toml").touch()
+    with pytest.raises(EnvError, match="resume the run where the function is"):
+        library.train(resume="run-1", state=tmp_path / "state")
+
+
 REWARD = """
 def score(completions, answer, **_):
     return [0.0]
@@ -166,7 +198,7 @@ PROMPTS = {
         ({"reward": "my_reward:broken"}, "NameError: name 'completons' is not defined"),
         ({"options": {"tries": 3}}, "tries"),
         ({"generate": {"tries": 3}}, "tries"),
-        ({"tasks": 400}, "asked for 408 tasks"),
+        ({"tasks": 400}, "asked for 408 different tasks"),
         ({"tasks": 4, "overrides": {"run": {"groups_per_step": 5}}}, "has 4 training tasks"),
         ({"overrides": {"run": {"stps": 5}}}, "run.stps: unknown field"),
         ({"preset": "gpro"}, "algorithm.preset: given 'gpro'"),

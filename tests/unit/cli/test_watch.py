@@ -6,9 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from tests.unit.cli.conftest import Services, run_state
 from triforge.cli.terminal import program
-from triforge.cli.watch import activity_of, fitted, left_running, line_of
+from triforge.cli.watch import activity_of, fitted, left_running, line_of, watch
+from triforge.clients.trainer import TrainerClient
 from triforge.types import Event
 
 
@@ -21,6 +24,26 @@ def test_groups_are_counted_and_make_no_lines() -> None:
     assert (activity_of(played), line_of(played)) == ("step 3: 7 of 16 groups", "")
     evaluated = event("group", 3, purpose="evaluate", done=1, total=4)
     assert activity_of(evaluated) == "step 3, evaluation: 1 of 4 groups"
+
+
+def test_what_raised_makes_a_line_at_once_and_a_slow_reward_too() -> None:
+    failures = {"KeyError at r.py:3": "score: KeyError: 'x' (r.py:3)"}
+    lost = event("group", 3, purpose="train", done=7, total=16, failures=failures)
+    assert line_of(lost) == "NOT MEASURED at step 3: score: KeyError: 'x' (r.py:3)"
+    waits = event("waits", 3, text="score grades 64 answers")
+    assert line_of(waits) == activity_of(waits) == "step 3: score grades 64 answers"
+
+
+async def test_an_exception_that_comes_again_is_reported_once(
+    services: Services, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("a", "a", "b")
+    groups = [event("group", 1, failures={name: f"it was {name}"}) for name in names]
+    services.say("GET /v1/runs/r", run_state("finished", id="r"))
+    services.tell("r", *groups)
+    async with TrainerClient(services.url) as client:
+        await watch(Console(), client, "r")
+    assert capsys.readouterr().out.count("it was") == 2
 
 
 def test_a_step_without_training_is_loud_and_one_without_measures_makes_no_line() -> None:

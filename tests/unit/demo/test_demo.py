@@ -64,7 +64,7 @@ def test_the_report_begins_with_the_verdict(tmp_path: Path) -> None:
     write_report(replace(found, run=run), (), tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert (
-        page.index('"worse">worse: by &lt;9&gt; points')
+        page.index('"worse">Worse</b>: by &lt;9&gt; points')
         < page.index("it ran off")
         < page.index("The <dfn>policy")
     )

@@ -9,6 +9,7 @@ import pytest
 
 from services.trainer.loop.measures import (
     entropy_share,
+    failures,
     judge_measures,
     step_measures,
     success_rate,
@@ -18,7 +19,7 @@ from tests.unit.trainer.played import group_task, judged, scored, task_of, traje
 from triforge.config import parse
 from triforge.environments.trainable import demand_known_success
 from triforge.errors import ConfigError
-from triforge.types import JudgedGroup, TrajectoryGroup
+from triforge.types import ErrorInfo, JudgedGroup, Outcome, TrajectoryGroup
 
 MODELS = {"models": {"policy": {"path": "/models/p"}, "reward": {"path": "/models/r"}}}
 
@@ -110,15 +111,30 @@ def test_what_cannot_be_measured_is_left_out() -> None:
         "groups": 1.0,
         "trajectories": 2.0,
         "infrastructure_failures": 2.0,
+        "failures/environment": 2.0,
         "retries": 0.0,
+        "tokens": 0.0,
     }
     assert measures() == {
         "groups": 0.0,
         "trajectories": 0.0,
         "infrastructure_failures": 0.0,
         "retries": 0.0,
+        "tokens": 0.0,
     }
     assert success_rate([broken]) == (0, 0)
+
+
+def test_lost_episodes_are_counted_by_what_raised() -> None:
+    broken = judged(group_task(rollouts=3), [None, None, 1], [[], [], []])
+    raised = ErrorInfo(kind="environment", detail="x", raised="KeyError at a.py:1")
+    first = broken.played.trajectories[0]
+    first = first.model_copy(update={"outcome": Outcome(value=None, error=raised)})
+    played = broken.played.model_copy(
+        update={"trajectories": (first, *broken.played.trajectories[1:])}
+    )
+    found = failures("failures", [broken.model_copy(update={"played": played})] * 2)
+    assert found == {"failures/KeyError at a.py:1": 2.0, "failures/environment": 2.0}
 
 
 def test_balanced_accuracy_does_not_reward_a_constant_answer() -> None:

@@ -41,7 +41,8 @@ def judge(
 @pytest.mark.parametrize(
     ("last", "word", "options"),
     [
-        (gained(0.01, 0.2), "better", ()),
+        (gained(0.01, 0.2), "better", ("run.steps=60",)),
+        (gained(0.01, 0.2) | {"policy/kl_k3": 3.0}, "better", ("run.steps=60",)),
         (gained(-0.2, -0.01), "worse", ("trainer.policy.learning_rate=2e-07",)),
         (gained(-0.1, 0.1), "not told apart", ("run.steps=60",)),
         (gained(-0.1, 0.12) | {"policy/kl_k3": 3.0}, "not told apart", ("trainer.policy.learning_rate=2e-07",)),
