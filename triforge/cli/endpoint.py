@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from triforge.cli.figures import MODES, Played, mode_of
+from triforge.cli.figures import MODES, TASKS, Played, mode_of
 from triforge.clients.openai import Conversations, OpenAIGenerate
 from triforge.config import RunConfig
 from triforge.environments import registry
@@ -19,7 +19,6 @@ from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.seeds import nth_seed
 from triforge.types import GroupTask, Params, Task
 
-TASKS: Final = 64  # for training, and for evaluation
 _AT_ONCE: Final = 16  # episodes
 
 
@@ -27,13 +26,10 @@ def heldout_tasks(
     environment: str, count: int, seed: int, generate: Params, options: Params
 ) -> list[Task]:
     """Return the first held-out tasks that `triforge train` makes of a family with this seed."""
-    family, spec = (
-        registry.family(environment),
-        {"count": TASKS, "heldout": count, "seed": seed, "options": generate},
-    )
+    spec = {"count": TASKS, "heldout": count, "seed": seed, "options": generate, "at_most": True}
     body = {"name": environment, "environment": environment, "options": options, "generate": spec}
     with CheckedTasks() as checked:
-        check_pool(family, request_of(body), (), checked)
+        check_pool(registry.family(environment), request_of(body), (), checked)
         drafts = [draft for split, draft in checked if split == "heldout"]
     return [
         Task(id=f"task-{n}", pool_id="", slot="", family=environment, instruction=draft.instruction, params=draft.params)

@@ -14,6 +14,7 @@ from triforge.algorithms.verdict import Change, change_of_pairs
 from triforge.types import RunStep
 
 MODES: Final = ("sampled", "greedy")
+TASKS: Final = 128  # that a training generates to train on, and as many for evaluation
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from triforge.cli.deployment import (
     settings,
     start_command,
 )
-from triforge.cli.figures import MODES, held_out, measures_of
+from triforge.cli.figures import MODES, TASKS, held_out, measures_of
 from triforge.cli.model_folders import (
     TINY,
     TINY_DOCUMENT,
@@ -80,7 +80,6 @@ from triforge.types import (
 
 Tell = Callable[[str], None]
 _ANSWER_S: Final = 3.0
-_TASKS: Final = 128  # for training, and for evaluation
 _LOOK_S: Final = 3.0  # between two looks at runs of other commands
 _STOP_S: Final = 120.0  # for a run to finish its step
 
@@ -150,10 +149,10 @@ class Training:
             with contextlib.suppress(OSError), Path(data).open("rb") as file:
                 rows = sum(bool(line.strip()) for line in file)
                 if rows > 1:
-                    heldout = min(_TASKS, max(1, rows // 5))
+                    heldout = min(TASKS, max(1, rows // 5))
                     return min(rows - heldout, MAX_TASKS - heldout), heldout
         counts = (self.tasks, self.heldout)
-        train, heldout = (_TASKS if count is None else count for count in counts)
+        train, heldout = (TASKS if count is None else count for count in counts)
         return train, heldout
 
     def request(self, document: Mapping[str, Any]) -> tuple[str, dict[str, Any] | Path]:
