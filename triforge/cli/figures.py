@@ -43,7 +43,9 @@ def held_out(steps: list[RunStep]) -> dict[str, Any]:
             if episodes is None:
                 continue
             success = step.metrics.get(f"eval/{mode}")  # absent when no episode was measured
-            low, high = (0.0, 1.0) if success is None else wilson(success * episodes, episodes)
+            bounds = (0.0, 1.0) if success is None else wilson(success * episodes, episodes)
+            ends = zip(("low", "high"), bounds, strict=True)  # a step of an older version has none
+            low, high = (step.metrics.get(f"eval/{mode}/{end}", bound) for end, bound in ends)
             figures[mode] = {
                 "success": success, "low": low, "high": high, "episodes": int(episodes),
                 "policy_version": step.policy_version,
@@ -70,7 +72,8 @@ def _figures(played: Sequence[Played]) -> dict[str, Any]:
     most = int(max((tried for _, tried in rows), default=0))
     # episodes of one task are not independent
     low, high = share_interval(rows) if most > 1 else wilson(wins, tries)
-    found = {"success": wins / tries if tries else None, "low": low, "high": high, "episodes": len(scores) or int(tries)}  # fmt: skip
+    success = wins / tries if tries else None
+    found = {"success": success, "low": low, "high": high, "episodes": len(scores) or int(tries)}
     if scores:
         found["score"] = math.fsum(scores) / len(scores)
     if len(scores) >= FEWEST:

@@ -10,11 +10,13 @@ import pytest
 
 from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
 from triforge.algorithms.theory import mean_interval, share_interval, wilson
+from triforge.cli.figures import held_out
 from triforge.testing.fakes import FakeFamily
 from triforge.types import (
     Event,
     Page,
     RunState,
+    RunStep,
     Task,
     TrajectoryPage,
     TrajectorySummary,
@@ -246,6 +248,16 @@ def test_models_are_compared_task_by_task(
     assert [row[0] for row in change["tasks"]] == ["t1", "t2", "t0"]
     assert "old:7 against old:5, sampled: not told apart, +25.0 points" in out
     assert "do t3" not in out
+
+
+def test_intervals_of_tasks_that_were_played_several_times_are_those_of_the_trainer() -> None:
+    metrics = {"eval/sampled": 0.5, "eval/sampled_episodes": 64.0}
+    step = RunStep(run_id="r", step=0, at=0.0, policy_version=1, reward_version=0, metrics=metrics)
+    narrow = held_out([step])["sampled"]
+    assert (narrow["low"], narrow["high"]) == wilson(32, 64)
+    metrics |= {"eval/sampled/low": 0.2, "eval/sampled/high": 0.8}
+    wide = held_out([step.model_copy(update={"metrics": metrics})])["sampled"]
+    assert (wide["low"], wide["high"]) == (0.2, 0.8)
 
 
 # ---- an endpoint ----
