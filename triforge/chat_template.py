@@ -43,7 +43,7 @@ def encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False)
     """Return the ids of a text."""
     with _no_panic(InputError, "the tokenizer fails on the text"):
         # `encode` would stop all other threads of the process for as long as it takes
-        (encoded,) = tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+        (encoded,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
     return list(encoded.ids)
 
 

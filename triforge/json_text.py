@@ -101,8 +101,8 @@ def _outside(body: bytes | bytearray, most: int) -> tuple[int, int]:
     return count, commas
 
 
-def require_keepable(value: Any, where: str) -> None:
-    """Raise InputError for a JSON value that is nested too deeply, or that has half a character."""
+def require_keepable(value: Any, where: str, *, most: int | None = None) -> None:
+    """Raise InputError for a JSON value that is nested too deeply, has half a character, or has more than `most` bytes."""
     level = [value]
     for _ in range(_DEEPEST + 1):
         if not level:
@@ -110,7 +110,9 @@ def require_keepable(value: Any, where: str) -> None:
         level = [inner for outer in level for inner in _inside(outer)]
     else:
         raise InputError(f"{where}: nested deeper than {_DEEPEST} levels")
-    _require_whole_value(value, where)
+    size = _require_whole_value(value, where)
+    if most is not None and size > most:
+        raise InputError(f"{where}: given {size} bytes of JSON, expected at most {most}")
 
 
 def _inside(value: Any) -> Iterable[Any]:
@@ -119,9 +121,10 @@ def _inside(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list) else ()
 
 
-def _require_whole_value(value: Any, where: str) -> None:
+def _require_whole_value(value: Any, where: str) -> int:
+    """Return the bytes of a JSON value."""
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
         raise InputError(f"{where}: holds half a character, {half} without its other half, which is no text") from None  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import logging
 import os
 import sys
@@ -123,7 +122,6 @@ def main(arguments: Sequence[str] = ()) -> int:
     patience = {"timeout_keep_alive": KEEP_ALIVE_S, "timeout_graceful_shutdown": SHUTDOWN_S}
     config = config_of(app, settings.host, port, **patience)
     collect_seldom()
-    gc.freeze()  # the loaded modules stay; collecting them again and again would hold up requests
     DrainingServer(config, lambda: gateway.drain(settings.drain_s)).run()
     return 0
 

@@ -61,9 +61,11 @@ class UnreachableError(UnavailableError, retry_after_s=0.1):
 LOST = (httpx.TransportError, aiohttp.ClientError, OSError)
 
 
-def _unreachable(
-    client: httpx.AsyncClient, method: str, path: str, error: Exception
-) -> UnreachableError:
+def _unsent(client: httpx.AsyncClient, method: str, path: str, error: Exception) -> TriforgeError:
+    if isinstance(error, httpx.InvalidURL):
+        return InputError(
+            f"{method} {path[:80]}: {error}; a service takes addresses of at most 64 KiB: give shorter names and options"
+        )
     return UnreachableError(
         f"{client.base_url}: no answer to {method} {path} ({type(error).__name__}: {error}); "
         "is the service up and the address right?"
@@ -144,8 +146,8 @@ async def request(
                 timeout=client.timeout if timeout_s is None else _timeout(timeout_s),
                 headers=_headers(headers),
             )
-        except LOST as error:
-            raise _unreachable(client, method, path, error) from error
+        except (*LOST, httpx.InvalidURL) as error:
+            raise _unsent(client, method, path, error) from error
         if response.is_success:
             return response
         raise error_of(response)
@@ -193,8 +195,8 @@ async def streamed(
                 await response.aread()
                 raise error_of(response)
             yield response
-    except LOST as error:
-        raise _unreachable(client, method, path, error) from error
+    except (*LOST, httpx.InvalidURL) as error:
+        raise _unsent(client, method, path, error) from error
 
 
 class ServiceClient:

@@ -34,6 +34,7 @@ PlayT = TypeVar("PlayT", bound=BaseModel)
 StateT = TypeVar("StateT", bound=Hashable)
 T = TypeVar("T")
 _SHOWN = 60  # characters of a bad value
+_NAMED = 100  # bad fields that an error names
 
 # ---- parameters -------------------------------------------------------------------------------------------------
 
@@ -65,7 +66,9 @@ def parse_model(model: type[ModelT], value: Params, what: str) -> ModelT:
     except (TypeError, RecursionError) as error:
         raise InputError(f"{what}: expected JSON: {error}") from None
     except ValidationError as error:
-        problems = tuple(_sentence(item, sorted(model.model_fields)) for item in error.errors())
+        problems = tuple(
+            _sentence(item, sorted(model.model_fields)) for item in error.errors()[:_NAMED]
+        )
         raise InputError(f"{what}: {'; '.join(problems)}", problems=problems) from None
 
 

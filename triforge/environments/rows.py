@@ -15,10 +15,10 @@ from triforge.errors import InputError
 from triforge.json_text import loads, require_keepable, require_parsable
 
 JSONL: Final = "application/x-ndjson"
-MAX_ROW: Final = 2**20  # bytes of a line of JSONL
-MAX_JSON: Final = 2**23  # bytes of a JSON body, which is parsed whole
+MAX_ROW: Final = 2**20  # bytes of a line of JSONL, or of a task in JSON
+MAX_JSON: Final = 2**22  # bytes of a JSON body, which is parsed whole
 _NAMED: Final = 20  # bad lines that an error names; the rest is counted
-_PARTS: Final = 1_000_000  # strings, lists, objects and numbers in it
+_PARTS: Final = 500_000  # strings, lists, objects and numbers in it
 
 T = TypeVar("T")
 Row = tuple[str, Any]  # the label of a row ("tasks[3]", "line 4") and its value
@@ -81,7 +81,7 @@ def object_in(row: Any) -> dict[str, Any]:
         raise InputError(row.reason)
     if not isinstance(row, dict):
         raise InputError(f"given {shown(row)}, expected a JSON object")
-    require_keepable(row, "row")
+    require_keepable(row, "row", most=MAX_ROW)
     return row
 
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from triforge.environments.rows import Row, object_in, shown
+from triforge.environments.rows import MAX_ROW, Row, object_in, shown
 from triforge.errors import InputError
 from triforge.json_text import require_keepable
 from triforge.rollout.adapting import identity
@@ -28,7 +28,7 @@ from triforge.rollout.seeds import nth_seed
 from triforge.types import MAX_TASKS, GenerateSpec, Params, PoolRequest, Split
 
 Asks = Callable[[TaskDraft], str]
-_LISTED = 100  # bad rows that an error names; the rest is counted
+_LISTED = 100  # bad rows or fields that an error names; the rest of the rows is counted
 _IN_MEMORY = 2**22  # bytes of checked tasks; more go to a temporary file
 _DRAW = 5_000  # tasks that a family makes at a time
 _SPARE_DRAWS = 8  # further draws, before the options count as too narrow
@@ -117,13 +117,13 @@ def _digest(text: str) -> bytes:
 
 def request_of(document: Mapping[str, Any]) -> PoolRequest:
     """Parse the fields of a body without its tasks; raise an InputError that names each malformed field."""
-    require_keepable(dict(document), "body")
+    require_keepable(dict(document), "body without tasks", most=MAX_ROW)
     try:
         return PoolRequest.model_validate(document)
     except ValidationError as error:
         problems = tuple(
             f"{'.'.join(map(str, item['loc']))}: {item['msg']} (given {shown(item['input'])})"
-            for item in error.errors()
+            for item in error.errors()[:_LISTED]
         )
         raise InputError("; ".join(problems), problems=problems) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from asyncio import TimerHandle
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from types import FrameType
@@ -92,6 +93,7 @@ class PatientProtocol(HttpToolsProtocol):
 
 def config_of(app: ASGIApp, host: str, port: int, **options: Any) -> uvicorn.Config:
     """Return uvicorn's configuration of a service; `options` replace those that all services share."""
+    gc.freeze()  # the loaded modules stay; collecting them again and again would hold up requests
     common = {**_COMMON, "http": PatientProtocol, **server_options()}
     return uvicorn.Config(app, host=host, port=port, **common | options)
 

@@ -32,10 +32,13 @@ _ANSWER: Final = re.compile(r"(?:.*-)?(\d{1,9})(?:\.(\d{1,4}))?")
 def step_rewards(turns: tuple[Turn, ...], rewards: Mapping[str, float]) -> dict[str, float]:
     """Return the rewards by turn; raise InputError for an unknown answer."""
     by_turn: dict[str, float] = {}
+    by_answer: dict[int, list[Turn]] = {}
+    for turn in turns:
+        by_answer.setdefault(turn.answer, []).append(turn)
     for name, reward in rewards.items():
         match = _ANSWER.fullmatch(name)
         answer, choice = (int(match[1]), match[2]) if match else (0, None)
-        named = [t.id for t in turns if t.answer == answer and choice in (None, str(t.choice))]
+        named = [t.id for t in by_answer.get(answer, ()) if choice in (None, str(t.choice))]
         if not named:
             known = ", ".join(dict.fromkeys(str(turn.answer) for turn in turns[:20]))
             raise InputError(

@@ -69,7 +69,7 @@ class _ChatMessage(Strict):
     def _parts(self) -> list[_Text | _Image]:
         if isinstance(self.content, list):
             return self.content
-        return [_Text(type="text", text=self.content or "")]
+        return [_Text.model_construct(type="text", text=self.content or "")]
 
     def for_template(self, *, with_images: bool = False) -> dict[str, Any]:
         """Return it as templates take it, with calls and results of tools, and if asked with the places of images."""

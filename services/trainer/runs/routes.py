@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.background import BackgroundTask
 
@@ -24,6 +24,7 @@ from triforge.config import AdaptationSection
 from triforge.errors import ConflictError, NotFoundError
 from triforge.store.step_records import export_step_records, steps_csv, steps_jsonl, steps_parquet
 from triforge.types import ENDED, Event, Page, Proposal, RunState, RunStep, WeightsRecord
+from triforge.web.bodies import body_of, described
 from triforge.web.description import answers, files
 
 _READ = Rule(requires="read")
@@ -57,9 +58,9 @@ _TEXTS: Final = {"diagnosis", "prompt", "answer", "checks"}  # of a proposal; no
 EventId = r"^\d{1,19}(-\d{1,19})?$"
 
 
-@router.post("", status_code=201, responses=answers(404, 409))
+@router.post("", status_code=201, openapi_extra=described(RunRequest), responses=answers(404, 409))
 async def submit(
-    body: RunRequest,
+    body: Annotated[RunRequest, Depends(body_of(RunRequest))],
     runs: RunsDep,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> RunState:

@@ -176,3 +176,9 @@ async def test_a_name_stays_one_segment_of_the_path_whatever_stands_in_it(name: 
     assert path.count(b"/") == 3
     assert path.startswith(b"/v1/pools/")
     assert unquote(path.removeprefix(b"/v1/pools/").decode()) == name
+
+
+async def test_an_address_that_no_service_takes_is_the_callers_error() -> None:
+    async with EnvAdapterClient("http://env_adapter") as client:
+        with pytest.raises(InputError, match="'query' too long; a service takes addresses of at"):
+            await client.check_pool("p", {"words": "a" * 70_000})

@@ -66,3 +66,9 @@ def test_a_tuple_is_read_from_json_and_from_a_generator_and_stored_as_a_list(sta
 def test_parameters_that_are_no_json_are_refused() -> None:
     with pytest.raises(InputError, match=r"walk params: expected JSON: .*set"):
         Walking().validate({"start": {1, 2}})  # type: ignore[dict-item]
+
+
+def test_of_many_wrong_fields_a_hundred_are_named() -> None:
+    with pytest.raises(InputError) as caught:
+        parse_model(GeneratorOptions, {f"x{n}": 1 for n in range(101)}, "options")
+    assert len(caught.value.problems) == 100

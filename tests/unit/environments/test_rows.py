@@ -7,7 +7,15 @@ import json
 
 import pytest
 
-from triforge.environments.rows import MAX_JSON, Unreadable, read_json, read_lines
+from triforge.environments.rows import (
+    MAX_JSON,
+    MAX_ROW,
+    Unreadable,
+    object_in,
+    read_json,
+    read_lines,
+)
+from triforge.environments.tasks import request_of
 from triforge.errors import InputError
 
 
@@ -64,3 +72,13 @@ def test_a_line_that_is_too_long_is_named_and_passed_over() -> None:
         ("line 3", 7),
         ("line 4", Unreadable("longer than 10 bytes")),
     ]
+
+
+def test_a_task_in_json_is_no_longer_than_a_line_and_so_is_the_rest_of_the_body() -> None:
+    long = {"options": {"x": "y" * MAX_ROW}}
+    with pytest.raises(
+        InputError, match="row: given 1048596 bytes of JSON, expected at most 1048576"
+    ):
+        object_in(long)
+    with pytest.raises(InputError, match="body without tasks: given"):
+        request_of({"name": "a", "environment": "household", **long})
