@@ -39,21 +39,19 @@ def run_anywhere(work: Coroutine[Any, Any, _T]) -> _T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
-    begun: list[asyncio.Task[Any]] = []
+    runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+    loop = runner.get_loop()
 
-    async def noted() -> _T:
-        begun.extend(filter(None, [asyncio.current_task()]))
-        return await work
+    def worked() -> _T:
+        with runner:
+            return runner.run(work)
 
     with ThreadPoolExecutor(1) as thread:
-        result = thread.submit(asyncio.run, noted())
         try:
-            return result.result()
-        except KeyboardInterrupt:  # only the first thread gets it
-            for task in begun:
-                task.get_loop().call_soon_threadsafe(task.cancel)
-            with suppress(asyncio.CancelledError):
-                result.result()
+            return thread.submit(worked).result()
+        except KeyboardInterrupt:  # only the first thread gets it, also while the other begins
+            with suppress(RuntimeError):  # the loop is closed: the work has ended
+                loop.call_soon_threadsafe(lambda: [t.cancel() for t in asyncio.all_tasks(loop)])
             raise
 
 

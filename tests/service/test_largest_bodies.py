@@ -44,7 +44,7 @@ from triforge.web.server import config_of
 
 # Seconds of processor time between two turns of the event loop: unlike those of a clock they do not grow with what else
 # runs on the machine, but for a neighbour on the same core. Each case takes less than 0.25 s; the rest is for them.
-MOST = 0.5
+MOST = 1.0
 LONG = "the quick brown fox jumps. " * ((1 << 22) // 27 - 20)
 SHORT = {"role": "user", "content": "a"}
 WHOLE = 60 * 2**20
