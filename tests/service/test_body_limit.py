@@ -134,7 +134,7 @@ async def test_a_pool_of_json_that_is_no_task_is_refused_before_it_is_parsed(
     tmp_path: Path,
 ) -> None:
     async with client_of(api(fresh(tmp_path))) as http:
-        for number, status in ((2_500_000, 413), (3_000_000, 422)):  # too many; more than 8 MiB
+        for number, status in ((1_200_000, 413), (1_500_000, 422)):  # too many; more than 4 MiB
             body = b'{"a":[%b]}' % b",".join([b"[]"] * number)
             reply = await http.post("/v1/pools", content=body, headers=JSON)
             assert reply.status_code == status, reply.text
