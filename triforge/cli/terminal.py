@@ -16,13 +16,13 @@ from rich.table import Table
 _NAME: Final = "triforge"
 _COMMAND: Final = re.compile(rf"(?<![\w/.-]){_NAME} (?=[a-z])")
 
-console = Console(markup=False)  # names and reasons are text, brackets included
+console = Console(markup=False, emoji=False)  # names and reasons are text, brackets included
 
 
 def say(text: str, to: Console = console, *, style: str = "") -> None:
     """Print a line; its commands are written so that they can be typed here."""
     text = _COMMAND.sub(lambda _: f"{program()} ", text)
-    to.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    to.print(text, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def program() -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from io import StringIO
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tests.unit.cli.conftest import Services, run_state
-from triforge.cli.terminal import program
+from triforge.cli.terminal import program, say
 from triforge.cli.watch import activity_of, fitted, left_running, line_of, watch
 from triforge.clients.trainer import TrainerClient
 from triforge.types import Event
@@ -102,3 +103,9 @@ async def test_interrupted_watch(capsys: pytest.CaptureFixture[str]) -> None:
         await task
     printed = capsys.readouterr().out
     assert f"run-1 goes on; to stop it: {program()} run stop run-1" in printed
+
+
+def test_a_name_with_colons_is_printed_as_it_is() -> None:
+    shown = StringIO()
+    say("my_env:FAMILY: 12 tasks [a]", Console(file=shown, width=80))
+    assert shown.getvalue() == "my_env:FAMILY: 12 tasks [a]\n"
