@@ -49,7 +49,7 @@ def run_anywhere(work: Coroutine[Any, Any, _T]) -> _T:
     with ThreadPoolExecutor(1) as thread:
         try:
             return thread.submit(worked).result()
-        except KeyboardInterrupt:  # only the first thread gets it, also while the other begins
+        except BaseException:  # an interrupt: only this thread gets it, also while the other begins
             with suppress(RuntimeError):  # the loop is closed: the work has ended
                 loop.call_soon_threadsafe(lambda: [t.cancel() for t in asyncio.all_tasks(loop)])
             raise

@@ -44,7 +44,9 @@ def plan(tmp_path: Path, *, auto_ports: bool = False, **environ: str) -> Layout:
 def fixed(**changes: str) -> dict[str, str]:
     """Every address set, on ports that are free now; `changes` are laid over."""
     ports = Ports(auto=True)
-    apis = {f"{api.upper()}_URL": f"http://127.0.0.1:{ports.free()}" for api in APIS}
+    apis = {
+        f"{api.upper()}_URL": f"http://127.0.0.1:{ports.free()}" for api in (*APIS, "dashboard")
+    }
     return apis | {"REDIS_URL": "redis://elsewhere:6379/0"} | changes
 
 
