@@ -8,22 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
+from environments.household.careless import SMALL
 
-_SERVICE: dict[str, Any] = {
-    "lamps": 0.0,
-    "horizon": 14,
-    "objects": ["mug", "plate", "apple", "potato", "cup", "egg", "tomato", "bowl"],
-    "kinds": [
-        "cabinet", "drawer", "fridge", "microwave", "sinkbasin", "countertop", "shelf", "diningtable",
-    ],
-}  # fmt: skip
-EASY = _SERVICE | {"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]}
-HARD = _SERVICE | {
+EASY = SMALL | {"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]}
+HARD = SMALL | {
     "receptacles": [7, 8],
     "distractors": [2, 4],
     "goals": ["heat", "cool", "clean", "two"],
 }
-SHOWN = _SERVICE | {
+SHOWN = SMALL | {
     "receptacles": [3, 8],
     "distractors": [0, 4],
     "goals": ["place", "heat", "cool", "clean", "two"],

@@ -309,7 +309,7 @@ async def test_a_run_is_watched_to_its_end_and_exported(trainer: Api, tmp_path: 
         ("run", 2),
     ]  # fmt: skip
     ended = await trainer.client.run(run.id)
-    assert (ended.status, ended.verdict and ended.verdict.word) == ("finished", "not told apart")
+    assert (ended.status, ended.verdict and ended.verdict.word) == ("finished", "undecided")
     await expect_events(trainer.http, run.id)
     path = tmp_path / "run.parquet"
     await trainer.client.export(run.id, path)

@@ -72,7 +72,7 @@ class Difference:
     def word(self) -> str:
         """The decision at the level of 5 %."""
         if self.p >= 0.05:
-            return "not told apart"
+            return "undecided"
         return "better" if self.mean.value > 0 else "worse"
 
 

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from triforge.algorithms.theory import FEWEST, mean_interval, wilson
 
-Word = Literal["better", "worse", "not told apart", "not measured"]
+Word = Literal["better", "worse", "undecided", "not measured"]
 
 HELD_OUT: Final = ("eval/sampled", "eval/sampled_score")
 """The measures that a verdict compares, the first of a run that has a change at `_gain`."""
@@ -36,7 +36,7 @@ class Change:
     @property
     def word(self) -> Word:
         """The decision: the interval lies above 0, below 0, or holds it."""
-        return "better" if self.low > 0.0 else "worse" if self.high < 0.0 else "not told apart"
+        return "better" if self.low > 0.0 else "worse" if self.high < 0.0 else "undecided"
 
     @property
     def shown(self) -> str:

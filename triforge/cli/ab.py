@@ -30,7 +30,7 @@ _NOT_SHARED: Final = {"pool", "seed", "resume", "state"}  # options of `train`
 _READING: Final = """\
 ± is half of a 95 % interval (Student's t over seeds; ? with one seed). Differences are paired: a seed has the same tasks in all
 arms. p is of a two-sided t test, after Holm's correction for the number of differences; `better` and `worse` have p below 0.05.
-`Not told apart` does not mean equal: more seeds or held-out tasks may tell.
+`Undecided` does not mean equal: more seeds or held-out tasks may tell.
 """
 
 Results = Mapping[tuple[str, int], Mapping[str, Any]]

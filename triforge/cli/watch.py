@@ -58,11 +58,10 @@ async def watch(console: Console, client: TrainerClient, run_id: str) -> RunStat
 
 def fitted(line: str, width: int) -> str:
     """Break the measures of a step between two of them, so that none is torn apart at the edge."""
-    first, newline, rest = line.partition("\n")
-    if "  " in first:
-        whole = first.replace(" ", _NO_BREAK).replace(2 * _NO_BREAK, "  ")
-        first = textwrap.fill(whole, width, subsequent_indent="    ").replace(_NO_BREAK, " ")
-    return f"{first}{newline}{rest}"
+    if "  " not in line:
+        return line
+    whole = line.replace(" ", _NO_BREAK).replace(2 * _NO_BREAK, "  ")
+    return textwrap.fill(whole, width, subsequent_indent="    ").replace(_NO_BREAK, " ")
 
 
 def line_of(event: Event, given: set[str] | None = None) -> str:

@@ -79,7 +79,7 @@ def test_arms_are_compared_with_the_first_and_corrected_for_their_number() -> No
     arms = {"base": base, "up": up, "down": {s: 1 - v for s, v in up.items()}, "late": {1: 0.9}}
     found = against_first({**arms, "noise": {s: 0.5 + 0.1 * (-1) ** s for s in base}, "none": {}})
     words = {name: one.word for name, one in found.items()}
-    assert words == {"up": "better", "down": "worse", "late": "not told apart", "noise": "not told apart"}  # fmt: skip
+    assert words == {"up": "better", "down": "worse", "late": "undecided", "noise": "undecided"}  # fmt: skip
     alone = against_first({"base": base, "up": up})["up"]
     assert alone.mean.value == pytest.approx(0.225)
     test = greater(up, base)

@@ -40,7 +40,7 @@ def test_every_arm_is_trained_on_every_seed_and_once(
     assert pools == [1, 1, 2, 2]
     assert "4 of 4 runs are left" in out
     assert "1 of 4 runs are left, about" in out
-    assert "not told apart" in (tmp_path / "kept/ab.md").read_text()
+    assert "undecided" in (tmp_path / "kept/ab.md").read_text()
     code, out, err = triforge(*TWO, *GIVEN, "--seeds", "2")
     assert (code, err, len(submitted(services))) == (0, "", 4)
     triforge(*TWO, "--arm", "none", *GIVEN, "--seeds", "2")

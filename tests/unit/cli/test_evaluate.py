@@ -246,7 +246,7 @@ def test_models_are_compared_task_by_task(
     assert (change["first"], change["second"], change["pairs"]) == ("old:5", "old:7", 4)
     assert (change["gain"], change["low"] < 0 < change["high"]) == (0.25, True)
     assert [row[0] for row in change["tasks"]] == ["t1", "t2", "t0"]
-    assert "old:7 against old:5, sampled: not told apart, +25.0 points" in out
+    assert "old:7 against old:5, sampled: undecided, +25.0 points" in out
     assert "do t3" not in out
 
 

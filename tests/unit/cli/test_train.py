@@ -435,6 +435,18 @@ class Playing:
         await self.asked.wait()
 
 
+async def interrupted(trainer: Any) -> list[str]:
+    """Return what `follow` says when it is cancelled."""
+    lines: list[str] = []
+    work = follow(Path("here"), run_state("queued"), trainer, Console(quiet=True), lines.append)
+    following = asyncio.create_task(work)
+    await asyncio.sleep(0.01)
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    return lines
+
+
 @pytest.mark.parametrize(
     ("status", "last"),
     [
@@ -443,14 +455,7 @@ class Playing:
     ],
 )  # fmt: skip
 async def test_ctrl_c_stops_the_run_and_says_how_to_go_on(status: str, last: str) -> None:
-    trainer: Any = Playing(status)
-    lines: list[str] = []
-    work = follow(Path("here"), run_state("queued"), trainer, Console(quiet=True), lines.append)
-    following = asyncio.create_task(work)
-    await asyncio.sleep(0.01)
-    following.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await following
+    lines = await interrupted(Playing(status))
     assert lines[-1] == f"run {last}"
 
 
@@ -465,14 +470,7 @@ class Gone(Playing):
 
 
 async def test_ctrl_c_without_a_trainer_claims_nothing() -> None:
-    trainer: Any = Gone()
-    lines: list[str] = []
-    work = follow(Path("here"), run_state("queued"), trainer, Console(quiet=True), lines.append)
-    following = asyncio.create_task(work)
-    await asyncio.sleep(0.01)
-    following.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await following
+    lines = await interrupted(Gone())
     assert ("queued" in lines[-1], "no answer" in lines[-1]) == (False, True)
     assert lines[-1].endswith("triforge train --resume run-1 --state here")
 

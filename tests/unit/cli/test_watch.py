@@ -68,11 +68,12 @@ def test_advice_is_given_once() -> None:
 
 
 def test_a_narrow_terminal_breaks_lines_between_measures() -> None:
-    line = "step 12: success 0.250  in band 0.500  eval sampled 0.125  play s 2.775\nALARM a  b"
+    line = "step 12: success 0.250  in band 0.500  eval sampled 0.125  play s 2.775"
     assert fitted(line, 40) == (
-        "step 12: success 0.250  in band 0.500\n    eval sampled 0.125  play s 2.775\nALARM a  b"
+        "step 12: success 0.250  in band 0.500\n    eval sampled 0.125  play s 2.775"
     )
-    assert fitted(line, 100) == line
+    alarm = "ALARM: " + "one sentence " * 9
+    assert (fitted(line, 100), fitted(alarm, 40)) == (line, alarm)
 
 
 def test_scores_are_shown_where_there_are_scores() -> None:

@@ -149,7 +149,7 @@ async def test_a_run_begins_with_its_verdict(
     unknown = golden("RunState", id="run-1", verdict=golden("Verdict"))
     deployment.answers["/v1/runs/run-1"] = (200, unknown)
     text = (await browser.get("/runs/run-1")).text
-    assert '<b class="unknown">Not told apart</b>: held-out success' in text
+    assert '<b class="unknown">Undecided</b>: held-out success' in text
 
 
 async def test_a_run_of_three_models_shows_each_of_them(deployment: Deployment) -> None:

@@ -44,9 +44,9 @@ def judge(
         (gained(0.01, 0.2), "better", ("run.steps=60",)),
         (gained(0.01, 0.2) | {"policy/kl_k3": 3.0}, "better", ("run.steps=60",)),
         (gained(-0.2, -0.01), "worse", ("trainer.policy.learning_rate=2e-07",)),
-        (gained(-0.1, 0.1), "not told apart", ("run.steps=60",)),
-        (gained(-0.1, 0.12) | {"policy/kl_k3": 3.0}, "not told apart", ("trainer.policy.learning_rate=2e-07",)),
-        (gained(-0.1, 0.12) | {"groups/effective": 0.1}, "not told apart", ("env_adapter.rollouts=16",)),
+        (gained(-0.1, 0.1), "undecided", ("run.steps=60",)),
+        (gained(-0.1, 0.12) | {"policy/kl_k3": 3.0}, "undecided", ("trainer.policy.learning_rate=2e-07",)),
+        (gained(-0.1, 0.12) | {"groups/effective": 0.1}, "undecided", ("env_adapter.rollouts=16",)),
         (SUCCESS | {"policy/kl_k3": 3.0}, "not measured", ("trainer.policy.learning_rate=2e-07",)),
         (SUCCESS, "not measured", ()),
     ],
@@ -73,7 +73,7 @@ def test_without_an_update_nothing_is_advised_and_without_a_step_there_is_no_ver
 ) -> None:
     found = judge(database, SUCCESS, gained(-0.1, 0.12), trained=False)
     assert found is not None
-    assert (found.word, found.advice) == ("not told apart", "")
+    assert (found.word, found.advice) == ("undecided", "")
     assert judge(database) is None
     assert judge(database, SUCCESS, run_steps=0) is None, "an evaluation trains nothing"
 
