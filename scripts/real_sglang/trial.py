@@ -24,7 +24,10 @@ from triforge.supervisor.process import ProcessSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of engine: how it is installed, started, called and recorded, and the tests that it has to pass."""
+    """A kind of engine: how it is installed, started, called and recorded, and the tests that it has to pass.
+
+    `prepared` returns the folder of the model that it is tried with, from the one of SmolLM2 and a folder for a copy.
+    """
 
     name: str
     about: str
@@ -33,6 +36,7 @@ class Kind:
     client: Client
     record: Callable[[Install, Path, Path, Tell], Awaitable[None]]
     suite: str
+    prepared: Callable[[Path, Path], Path] = lambda model, _: model
 
 
 def main(kind: Kind) -> int:
@@ -70,7 +74,7 @@ def main(kind: Kind) -> int:
 async def _run(kind: Kind, what: str, state: Path, tell: Tell) -> int:
     install = await asyncio.to_thread(kind.ensure)
     tell(f"{kind.name} {install.version} for a {'GPU' if install.gpu else 'CPU'}: {install.python}")
-    model = await asyncio.to_thread(smollm2(tell))
+    model = kind.prepared(await asyncio.to_thread(smollm2(tell)), state / "model")
     if what == "record":
         await kind.record(install, model, state, tell)
         return 0

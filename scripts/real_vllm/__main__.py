@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 
+from scripts.real_sglang.folders import untied
 from scripts.real_sglang.trial import Kind, main
 from scripts.real_vllm.record import record
 from scripts.real_vllm.server import ensure, spec
@@ -17,7 +18,7 @@ from services.policy.engines.vllm import VLLMEngine
 
 VLLM = Kind(
     name="vllm", about=__doc__, ensure=ensure, spec=spec, client=VLLMEngine, record=record,
-    suite="tests/contract/engine/test_engine.py",
+    suite="tests/contract/engine/test_engine.py", prepared=untied,
 )  # fmt: skip
 
 if __name__ == "__main__":

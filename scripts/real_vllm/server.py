@@ -20,7 +20,10 @@ _OPTIONS = (
 )  # fmt: skip
 # float32, because the contract compares log-probabilities closely; with a GPU, room for two servers on one device.
 _GPU_OPTIONS = ("--dtype", "float32", "--gpu-memory-utilization", "0.3")
-_CPU_OPTIONS = ("--dtype", "float32", "--enforce-eager")
+# Whole prompts at a time: without a GPU vLLM ends at a prompt in parts whose request has a seed.
+_CPU_OPTIONS = (
+    "--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192",
+)  # fmt: skip
 
 
 def ensure() -> Install:

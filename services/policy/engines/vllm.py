@@ -104,8 +104,8 @@ class VLLMEngine(HttpEngine):
         params = {
             "max_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
-            # the drawn token is counted among them
-            "logprobs": extras.top_logprobs and extras.top_logprobs + 1,
+            # The drawn token is counted among them, and vLLM gives 20 at most.
+            "logprobs": extras.top_logprobs and min(extras.top_logprobs + 1, 20),
             **{name: value for name, (value, unset) in optional.items() if value != unset},
         }
         usage = {"include_usage": True, "continuous_usage_stats": True}

@@ -2,7 +2,7 @@
 
 `make test` runs these tests against the local engine with a tiny random model. `make test-sglang` runs the same tests
 against real SGLang; it sets ENGINE_URL, ENGINE_API_KEY, ENGINE_ADMIN_KEY, ENGINE_MODEL (the folder that is served) and
-ENGINE_OTHER (one of the same shapes).
+ENGINE_OTHER (one of the same shapes). `make test-vllm` runs `test_engine.py` alone, against real vLLM.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from scripts.real_sglang.exchanges import LONG, PROMPT
 from scripts.real_sglang.folders import truncated
@@ -22,6 +24,7 @@ from services.policy.engines.sglang import SGLangEngine
 from services.policy.engines.vllm import VLLMEngine
 from tests.contract.engine.conftest import Served
 from tests.unit.local_engine.adapters import build_adapter
+from tests.unit.local_engine.models import edit_weights, plain_logprobs, plain_model
 from triforge.config.base import Sampling
 from triforge.errors import ContextFullError, InputError, PolicyError, WeightsError
 from triforge.types import VersionSpan
@@ -89,11 +92,11 @@ async def test_a_batch_is_answered_in_order_and_samples_of_a_prompt_differ(engin
 
 async def test_logprobs_are_at_the_temperature_of_the_request(engine: Engine) -> None:
     (one, two) = [
-        await ask(engine, replace(greedy(temperature=t, max_new_tokens=1), extras=Extras(top_logprobs=2)))
+        await ask(engine, replace(greedy(temperature=t, max_new_tokens=1), extras=Extras(top_logprobs=20)))
         for t in (1.0, 2.0)
     ]  # fmt: skip
-    (((first, best), (second, next_best)),) = one.tops
-    (((flat_first, flat_best), (flat_second, flat_next)),) = two.tops
+    (first, best), (second, next_best) = one.tops[0][:2]
+    (flat_first, flat_best), (flat_second, flat_next) = two.tops[0][:2]
     assert (best, next_best) == (flat_best, flat_next)
     assert flat_first - flat_second == pytest.approx((first - second) / 2, abs=1e-3)
     for sample in (one, two):
@@ -224,6 +227,21 @@ async def test_weights_change_answers_and_come_back_exactly(engine: Engine, serv
     third = (await ask(engine, prompt)).output
     assert third.ids == first.output.ids
     assert third.logprobs == pytest.approx(first.output.logprobs, abs=2e-3)
+
+
+async def test_every_tensor_of_a_folder_is_loaded(
+    engine: Engine, served: Served, tmp_path: Path
+) -> None:
+    def move(tensors: dict[str, Tensor]) -> None:
+        for tensor in tensors.values():
+            noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(3))
+            tensor.mul_((1 + noise / 20).to(tensor.dtype))
+
+    moved = edit_weights(served.folders.start, tmp_path / "moved", move)
+    await load(engine, moved, 1)
+    found, _ = await engine.prompt_logprobs([*PROMPT, 90, 91], "")
+    expected = plain_logprobs(plain_model(moved), PROMPT[:1], [*PROMPT[1:], 90, 91])
+    assert found == pytest.approx(expected, abs=1e-3)
 
 
 async def test_a_folder_that_is_not_there_is_refused_and_others_load_after_it(
