@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # many processes import the same modules
 
-.PHONY: help setup check test test-tools test-numbers properties compose-test container-test k8s-test chart conformance test-sglang test-vllm test-alfworld demo demo-smollm2 demo-agent experiment-table1 experiment-votes experiment-outgrown gpu bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-tools test-numbers properties docs-run compose-test container-test k8s-test chart conformance test-sglang test-vllm test-alfworld demo demo-smollm2 demo-agent experiment-table1 experiment-votes experiment-outgrown gpu bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -22,6 +22,9 @@ test: setup ## the whole test suite; the last line is pytest's
 properties: setup ## the property tests of streams and turn borders at full width, some minutes
 	@PROPERTY_EXAMPLES=3000 scripts/test.sh --timeout 3600 tests/unit/policy/test_streams_join.py
 	@PROPERTY_EXAMPLES=200 scripts/test.sh --timeout 3600 tests/unit/test_turn_borders.py
+
+docs-run: setup ## documented trainings that promise a gain, on two seeds each (half an hour)
+	@$(BIN)/python -m scripts.docs_run
 
 test-tools: setup ## the tests of chaos, bench, compose-test and the Kubernetes files
 	@scripts/test.sh tests/tools

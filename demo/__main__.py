@@ -18,6 +18,7 @@ from demo.settings import ROOT
 from services.dashboard import folder
 from services.dashboard.apis import Apis
 from triforge.cli.training import Trained, Training, conduct, deployment
+from triforge.cli.watch import say_verdict
 from triforge.clients.transport import http_client
 from triforge.config import Settings
 from triforge.errors import TriforgeError
@@ -84,6 +85,7 @@ def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
     notes = () if not options.smollm2 else (SMOLLM2_NOTE,)
     write_report(record, notes, report, pair)
     console.print(console_table(record))
+    say_verdict(record.run)
     tell(f"report: {report}  (every step: {state / 'run.parquet'})")
     return 0 if _ended_well(record) else 1
 

@@ -18,7 +18,11 @@ from triforge.types import RunStep
 Row = tuple[str, str, str, str]
 
 PAGES = "run"  # the folder next to the report with the dashboard's pages of the run
-_PICTURES = charts.CHARTS[:7]  # what was learnt, and how long it took
+_PICTURES = [
+    chart
+    for chart in charts.CHARTS
+    if chart.section in ("First", "Judge") or chart.title == "Seconds by phase"
+]
 
 MEANINGS = {
     "held-out success, sampled": "Share of held-out tasks solved when the policy draws each word by its probability, as it does in "

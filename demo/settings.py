@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from environments.household.careless import SMALL
+
 ROOT = Path(__file__).resolve().parent.parent
 SMOLLM2_FOLDER = "smollm2-135m-instruct"
 
@@ -52,21 +54,6 @@ class WarmStart:
     judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=32, steps=1800)
 
 
-def _games() -> dict[str, Any]:
-    """Services small enough for a model of 0.1M parameters; three of four goal types need a treatment."""
-    return {
-        "receptacles": [4, 6],
-        "distractors": [1, 3],
-        "goals": ["place", "clean", "heat", "cool"],
-        "lamps": 0.0,
-        "horizon": 14,
-        "objects": ["mug", "plate", "apple", "potato", "cup", "egg", "tomato", "bowl"],
-        "kinds": [
-            "cabinet", "drawer", "fridge", "microwave", "sinkbasin", "countertop", "shelf", "diningtable",
-        ],
-    }  # fmt: skip
-
-
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
     """Everything that decides what the demo does; its digest names the cache folder of the warm start."""
@@ -74,7 +61,7 @@ class DemoSettings:
     seed: int = 1
     train_tasks: int = 256
     heldout_tasks: int = 128
-    generate: dict[str, Any] = field(default_factory=_games)
+    generate: dict[str, Any] = field(default_factory=lambda: {**SMALL})
     options: dict[str, Any] = field(default_factory=lambda: {"wording": "terse"})
     warm_start: WarmStart = WarmStart()
 

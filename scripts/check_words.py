@@ -27,7 +27,7 @@ _PLAIN = {
     "luggage": "extra fields",
     "furniture": "name the objects",
 }
-_WORD = re.compile(rf"(?<![A-Za-z])({'|'.join(_PLAIN)})(?![A-Za-z])", re.IGNORECASE)
+_WORD = re.compile(rf"(?<![A-Za-z])({'|'.join(_PLAIN)})(?![A-Za-z]| apart)", re.IGNORECASE)
 _OPENING = re.compile(r"(What|Who|Whose|Which|Of|Whether somebody)\b")
 _KEPT = "words: keep"
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from packaging.markers import Marker
 
 ROOT = Path(__file__).parents[1]
-DEMO = ("trainer", "local-engine", "smollm2")
+DEMO = ("trainer", "local-engine", "smollm2", "gymnasium")
 TEST = (
-    *DEMO, "experiments", "lora", "vision", "tensorboard", "wandb", "gymnasium", "reasoning-gym", "rlve", "openenv", "mcp", "miniwob", "postgres",
+    *DEMO, "experiments", "lora", "vision", "tensorboard", "wandb", "reasoning-gym", "rlve", "openenv", "mcp", "miniwob", "postgres",
     "otel", "dev",
 )  # fmt: skip
 SERVICES = ("postgres",)  # what the images of the services install

@@ -8,8 +8,9 @@
 #
 # Options:
 #   PYTHON           the interpreter to use (default: the first Python 3.11 or newer on PATH)
-#   TORCH_INDEX_URL  a further package index for torch, to choose its build, for example
-#                    https://download.pytorch.org/whl/cpu (small, no CUDA) or .../whl/cu128
+#   TORCH_INDEX_URL  a further package index for torch, to choose its build: https://download.pytorch.org/whl/cpu (small, no
+#                    CUDA) or .../whl/cu130; empty for none, and the Python Package Index has a build with CUDA
+#                    (default: .../whl/cpu where there is no NVIDIA card and the address is reached, else empty)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -62,6 +63,32 @@ create_venv() {
   "$python" -m venv --clear "$VENV"
 }
 
+CPU_BUILDS=https://download.pytorch.org/whl/cpu
+
+has_card() {
+  [[ -e /dev/nvidiactl || -e /dev/dxg ]] || command -v nvidia-smi >/dev/null
+}
+
+is_reached() {
+  "$VENV/bin/python" -c 'import sys, urllib.request as r; r.urlopen(sys.argv[1], timeout=10)' "$1" >/dev/null 2>&1
+}
+
+choose_torch() { # sets TORCH_INDEX_URL, and says which build it brings
+  local build="the index of pip; a build from the Python Package Index brings CUDA (2.6 GB)" why="as TORCH_INDEX_URL says"
+  if [[ -z "${TORCH_INDEX_URL+given}" ]]; then
+    TORCH_INDEX_URL=""
+    if has_card; then
+      why="there is an NVIDIA card; for a CPU build: TORCH_INDEX_URL=$CPU_BUILDS"
+    elif is_reached "$CPU_BUILDS/torch/"; then
+      TORCH_INDEX_URL="$CPU_BUILDS"
+      why="there is no NVIDIA card; for CUDA: TORCH_INDEX_URL=${CPU_BUILDS%cpu}cu130"
+    else
+      why="$CPU_BUILDS, which has CPU builds, is not reached; TORCH_INDEX_URL names a mirror"
+    fi
+  fi
+  echo "setup: installing $(grep '^torch==' constraints.txt) from ${TORCH_INDEX_URL:-$build} ($why)"
+}
+
 [[ "$SET" == demo || "$SET" == test ]] || die "given '$SET', expected demo or test: scripts/setup.sh test"
 
 if ! { is_new_enough "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >/dev/null 2>&1; }; then
@@ -73,7 +100,7 @@ OPTIONS="--no-compile" # pip compiles on one core
 
 echo "setup: installing requirements-$SET.txt, by hash, into $PWD/$VENV"
 "$VENV/bin/python" -m pip install $OPTIONS --no-deps --require-hashes -r "requirements-$SET.txt"
-echo "setup: installing $(grep '^torch==' constraints.txt) (the largest download)"
+choose_torch
 "$VENV/bin/python" -m pip install $OPTIONS -c constraints.txt \
   ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} torch
 "$VENV/bin/python" -m pip install $OPTIONS --no-deps -e .

@@ -20,12 +20,13 @@ THOUGHTS = (
 CODE = "calls in code are executed"
 CLOSING = "it searches for the end of the call before it parses JSON"
 RAW = "it takes no line break inside of a string of JSON"
-STRINGS = "arguments as a text are passed on as a text"
+STRINGS = "arguments as a text, or null, are passed on as they are"
 CUT = "it reads a call only with its end"
 BEHIND = "JSON with text behind it is a call"
 UNKNOWN = "calls of unknown tools are dropped with their text"
 JSON = "it takes NaN, infinities, halves of characters and fields that occur twice"
 BROKEN = "text that is no call is dropped"
+ADDRESS = "it takes an address in the channel commentary only"
 MARKER = "a marker without a call is dropped"  # here with the other special tokens
 
 
@@ -51,6 +52,7 @@ def _hermes(body: str) -> str:
 
 _CALL = _hermes('{"name": "look", "arguments": {"at": "fridge"}}')
 _GO = _hermes('{"name": "go", "arguments": {}}')
+_LINE = '<tool_call>{"name": "go", "arguments": {}}</tool_call>'
 _DRAFT = f"I could {_CALL} but no."
 
 HERMES: Final = {
@@ -76,7 +78,13 @@ HERMES: Final = {
     "in code": _stays("hermes", f"Like this:\n```xml\n{_CALL}\n```\nSee?", CODE),
     "in code of four": _stays("hermes", f"````\n```\n{_CALL}\n````", CODE),
     "in code without an end": _stays("hermes", f"~~~\n{_CALL}", CODE),
-    "in code on a line": _stays("hermes", '```<tool_call>{"name": "go", "arguments": {}}</tool_call>```', CODE),
+    "in code on a line": _stays("hermes", f"```{_LINE}```", CODE),
+    "in quoted code": _stays("hermes", f"> ```\n> {_LINE}\n> ```", CODE),
+    "in code of a list": _stays("hermes", f"1. Call:\n    ```\n    {_LINE}\n    ```\n- ```\n  {_LINE}\n  ```", CODE),
+    "in code within a line": _stays("hermes", f"Write `{_LINE}` or ``so: {_LINE}``.", CODE),
+    "behind code of a list": Case("hermes", f"- ```\n  ls\n  ```\n{_CALL}", "- ```\n  ls\n  ```", (FRIDGE,)),
+    "quoted fence in code": _stays("hermes", f"```\n> ```\n{_LINE}\n```", CODE),
+    "behind a lone backtick": Case("hermes", f"The key ` is free.\n{_CALL}", "The key ` is free.", (FRIDGE,)),
     "behind code": Case("hermes", f"```\nls\n```\n{_CALL}", "```\nls\n```", (FRIDGE,)),
     "code in an argument": Case(
         "hermes", _hermes('{"name": "look", "arguments": {"at": "\\n```\\n"}}'), "", (("look", {"at": "\n```\n"}),)
@@ -91,6 +99,8 @@ HERMES: Final = {
     "arguments as text": Case(
         "hermes", _hermes('{"name": "look", "arguments": "{\\"at\\": \\"fridge\\"}"}'), "", (FRIDGE,), STRINGS
     ),
+    "arguments null": Case("hermes", _hermes('{"name": "go", "arguments": null}'), "", (("go", {}),), STRINGS),
+    "arguments as no text": Case("hermes", _hermes('{"name": "go", "arguments": ""}'), "", (("go", {}),), STRINGS),
     "arguments as other text": _stays("hermes", _hermes('{"name": "look", "arguments": "fridge"}'), STRINGS),
     "no end": Case("hermes", _CALL.removesuffix("\n</tool_call>"), "", (FRIDGE,)),
     "no end before the next": Case("hermes", f"{_CALL[:-12]}{_GO}", "", (FRIDGE, ("go", {})), CLOSING),
@@ -117,6 +127,9 @@ LLAMA: Final = {
     "several, spaced": Case(
         "llama3", f'<|python_tag|>{_LLAMA}; {{"name": "go", "parameters": {{}}}}', "", (FRIDGE, ("go", {}))
     ),
+    "several, spaced, not marked": Case("llama3", f"{_LLAMA} ; {_LLAMA}", "", (FRIDGE, FRIDGE)),
+    "several lines": Case("llama3", f"{_LLAMA}\n{_LLAMA}", "", (FRIDGE, FRIDGE)),
+    "several lines, marked": Case("llama3", f"<|python_tag|>{_LLAMA}\n{_LLAMA}", "", (FRIDGE, FRIDGE)),
     "in text": _stays("llama3", f"I could write {_LLAMA}."),
     "text behind": _stays("llama3", f"{_LLAMA} is a call.", BEHIND),
     "other JSON": _stays("llama3", '{"at": "fridge"}', UNKNOWN),
@@ -141,6 +154,9 @@ MISTRAL: Final = {
     "named": Case("mistral", '[TOOL_CALLS]look[ARGS]{"at": "fridge"}', "", (FRIDGE,)),
     "several named": Case(
         "mistral", '[TOOL_CALLS]look[ARGS]{"at": "fridge"}[TOOL_CALLS]go[ARGS]{}', "", (FRIDGE, ("go", {}))
+    ),
+    "several named, one marker": Case(
+        "mistral", '[TOOL_CALLS]look[ARGS]{"at": "fridge"}go[ARGS]{}', "go[ARGS]{}", (FRIDGE,)
     ),
     "named with an id": Case(
         "mistral", '[TOOL_CALLS]look[CALL_ID]abcdefghi[ARGS]{"at": "fridge"}', "", (FRIDGE,),
@@ -178,6 +194,13 @@ HARMONY: Final = {
     "to in front": Case(
         "gpt-oss", f" to=functions.look<|channel|>commentary json<|message|>{_FRIDGE}<|call|>", "", (FRIDGE,),
         "it knows the address only behind the channel",
+    ),
+    "in the channel of thoughts": Case(
+        "gpt-oss", f"<|channel|>analysis<|message|>Hm.<|end|>{_NEXT}{_commentary(_FRIDGE).replace('commentary', 'analysis')}", "",
+        (FRIDGE,), ADDRESS,
+    ),
+    "without arguments": Case(
+        "gpt-oss", f"<|channel|>analysis<|message|>Hm.<|end|>{_NEXT}{_commentary('', 'functions.go')}", "", (("go", {}),)
     ),
     "unknown tool": Case(
         "gpt-oss", f"<|channel|>analysis<|message|>Hm.<|end|>{_NEXT}{_commentary('{}', 'functions.burn')}", "{}", (), UNKNOWN

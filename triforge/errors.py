@@ -6,6 +6,7 @@ of its response. `triforge.types.ErrorInfo` is its form between processes.
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -13,8 +14,14 @@ from typing import Any, Final, Literal
 
 
 def install_command(*extras: str) -> str:
-    """Return the command that installs extras, for a clone's folder: the package is not published yet."""
-    return f".venv/bin/pip install -c constraints.txt -e '.[{','.join(extras)}]'"
+    """Return the command that installs extras into this environment, from the clone if the package is one."""
+    clone, here = Path(__file__).parents[1], Path.cwd()
+    pip, pins = Path(sys.executable).with_name("pip"), clone / "constraints.txt"
+    paths = (p.relative_to(here) if p.is_relative_to(here) else p for p in (pip, pins, clone))
+    command, pins, clone = paths
+    if not pins.is_file():  # pip takes the extras of what is installed; no index needs to have it
+        return f"{command} install 'triforge[{','.join(extras)}]'"
+    return f"{command} install -c {pins} -e '{clone}[{','.join(extras)}]'"
 
 
 class TriforgeError(Exception):
@@ -24,11 +31,15 @@ class TriforgeError(Exception):
         detail: what was given, what was expected and which option mends it, in one sentence.
         retry_after_s: seconds after which to try again, or None; by default those of the class.
         problems: sentences about single rows or fields, when there are several.
+
+    Attributes:
+        raised: the exception of a user's code behind the error, as `raised_in` names it, to be counted; empty without one.
     """
 
     kind: str = "internal"
     status: int = 500
     retryable: bool = False
+    raised: str = ""
     retry_after_s: float | None = None
 
     def __init_subclass__(cls, **properties: Any) -> None:
@@ -142,7 +153,7 @@ class StorageError(TriforgeError, kind="storage", status=507):
 _ROOT: Final = Path(__file__).parents[1]
 _OURS: Final = (
     *(f"{_ROOT / part}/" for part in ("triforge", "environments", "methods", "services")),
-    "<",
+    "<frozen",
 )
 _INSTALLED: Final = "site-packages"
 
@@ -160,6 +171,11 @@ def raised_at(error: BaseException) -> str:
     """Return ` (FILE:LINE)` of the last frame of `own_frames`; empty without one."""
     own = own_frames(error)
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+
+
+def raised_in(error: BaseException) -> str:
+    """Return the type of an exception and the line of the user's code that raised it: `KeyError at FILE:LINE`."""
+    return f"{type(error).__name__} at {raised_at(error)[2:-1]}".removesuffix(" at ")
 
 
 def _standard(file: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import uvloop
@@ -38,8 +39,22 @@ def run_anywhere(work: Coroutine[Any, Any, _T]) -> _T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
+    begun: list[asyncio.Task[Any]] = []
+
+    async def noted() -> _T:
+        begun.extend(filter(None, [asyncio.current_task()]))
+        return await work
+
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
+        result = thread.submit(asyncio.run, noted())
+        try:
+            return result.result()
+        except KeyboardInterrupt:  # only the first thread gets it
+            for task in begun:
+                task.get_loop().call_soon_threadsafe(task.cancel)
+            with suppress(asyncio.CancelledError):
+                result.result()
+            raise
 
 
 async def end_task(task: asyncio.Task[None]) -> None:

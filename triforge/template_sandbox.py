@@ -1,20 +1,20 @@
 """Chat templates, run in jinja's sandbox with the functions of transformers, and with bounded time and memory.
 
 A template comes with a model and is not trusted. Jinja's sandbox keeps it from the interpreter. Here each turn of a loop and
-each call of a macro checks the clock. The size of a value counts what it refers to as often as it is referred to; operators,
-filters and methods are refused values that are too large, and those that multiply are refused too large results.
+each call of a macro checks the clock. The size of a value counts what it refers to as often as it is referred to; lists and
+dicts are made, and operators, filters and methods given values, only up to a size; `_GROWN` estimates what multiplies.
 """
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from functools import wraps
+from datetime import datetime
+from functools import partial, wraps
 from typing import Any, Final
 
 import jinja2
@@ -22,21 +22,19 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
 import jinja2.runtime
+from jinja2.filters import do_format, do_indent
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from triforge.errors import InputError, WeightsError
 
-# characters of a template; the longest published ones have a third of it
-_SOURCE: Final = 1 << 16
+_SOURCE: Final = 1 << 16  # characters of a template; the longest published ones have a third of it
 _SECONDS: Final = 2.0  # of processor time; a conversation of a million tokens takes a tenth of it
 _WRITTEN: Final = 1 << 26  # characters
 _KEPT: Final = 1 << 24  # characters or items of one value, bits of a number
 _LARGE: Final = 1 << 20  # bytes; values above it are counted together
-_BUILT: Final = (
-    1 << 28
-)  # bytes of all large values; a conversation of a million tokens has a tenth of it
-_EXPONENT: Final = 64
+_BUILT: Final = 1 << 28  # bytes of large values; a conversation of a million tokens has a tenth
 _ITEM: Final = 8  # what a list counts, and each of its items, apart from their content
 _INDENT: Final = 16
 # No chat template needs these; each can write much from little.
@@ -44,10 +42,9 @@ _REMOVED: Final = (
     "batch", "center", "filesizeformat", "pprint", "random", "slice", "striptags", "sum", "truncate", "urlencode", "urlize",
     "wordcount", "wordwrap", "xmlattr",
 )  # fmt: skip
-_PADDING: Final = ("center", "expandtabs", "format_map", "ljust", "rjust", "translate", "zfill")
-_WIDE: Final = re.compile(
-    r"[0-9]{4}|%[^%a-zA-Z]*\*|\{[^{}]*\{"
-)  # a width, or one that comes with the values
+_PADDING: Final = ("center", "expandtabs", "ljust", "rjust", "translate", "zfill")
+# a width of a format, or one that comes with the values
+_WIDE: Final = re.compile(r"[0-9]{4}|%[^%a-zA-Z]*\*|\{[^{}]*\{")
 
 # The limits of the current rendering: the thread's processor time at its end, the characters left to write, and the bytes
 # left for large values.
@@ -71,37 +68,31 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, optimized=False, finalize=self.written,
+            trim_blocks=True, lstrip_blocks=True, optimized=False, finalize=_written,
             extensions=[_Generation, jinja2.ext.loopcontrols],
         )  # fmt: skip
         del self.globals["lipsum"]
         for name in _REMOVED:
             del self.filters[name]
-        self.filters |= {
-            "tojson": _tojson,
-            "join": _join,
-            "replace": _replace,
-            "indent": _indent,
-            "format": _format,
-        }
-        self.filters = {name: _counted(work) for name, work in self.filters.items()}
+        self.filters |= {"tojson": _tojson, "join": _join}
+        self.filters |= {"indent": do_indent, "format": do_format}
+        self.filters["~"] = lambda *values: _join(values)
+        self.filters = {name: _bounded(name, work) for name, work in self.filters.items()}
+        string, replace = self.filters["string"], _bounded("replace", str.replace)
+        self.filters["replace"] = lambda value, old, new, count=-1: replace(
+            string(value), old, new, count
+        )
+        # no template can write these names
+        self.filters |= {"[:]": _built, "[]": _small, "step()": _step}
         self.globals["raise_exception"] = _raise
-        self.globals["strftime_now"] = _strftime_now
+        self.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
 
     def call_binop(
         self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
     ) -> Any:
         """Return a sum, product, power or formatted text of a bounded size."""
-        if operator == "%" and isinstance(left, str):
-            return _format(left, right)
-        if operator == "**" and abs(right) > _EXPONENT:
-            _raise(f"an exponent is {right}, expected at most {_EXPONENT}")
-        sizes = _size(left), _size(right)
-        numbers = isinstance(left, int), isinstance(right, int)
-        times = right if numbers[1] else left if numbers[0] else 1
-        size = sum(sizes) if operator == "+" or all(numbers) else sizes[numbers[0]] * times
-        _demand_small(size * _EXPONENT if operator == "**" else size)
-        return _built(super().call_binop(context, operator, left, right))
+        name = "format" if operator == "%" and isinstance(left, str) else operator
+        return _bounded(name, partial(super().call_binop, context, operator))(left, right)
 
     def call(self, context: Any, called: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a text, or anything else, with a bounded result."""
@@ -109,53 +100,15 @@ class _Environment(ImmutableSandboxedEnvironment):
         if isinstance(text, str):
             if name in _PADDING:
                 _raise(f"given the method {name} of a text, expected another: it pads")
-            if name == "join" and len(args) == 1:
-                return _join(args[0], text)
-            if name == "replace":
-                return _replace(text, *args)
+            if name == "join":
+                return self.filters["join"](*args, text)
+            called = _bounded(name, called, text)
         return _built(super().call(context, called, *args, **kwargs))
-
-    @staticmethod
-    def sliced(value: Any) -> Any:
-        """Return a slice, which is counted."""
-        return _built(value)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Return the sandbox's own `format` of a text."""
         work = super().wrap_str_format(value)
-        if work is not None:
-            _demand_narrow(value.__self__)
-        return work
-
-    def concatenated(self, *values: Any) -> str:
-        """Return the text of `a ~ b`."""
-        return str(_built(_join(values)))
-
-    def step(self, text: int) -> bool:
-        """Count a turn of a loop or a call of a macro, with so many characters of the template's own text."""
-        left = _left.get()
-        if time.thread_time() > left[0]:
-            _raise(f"it takes more than {_SECONDS:g} s of processor time")
-        self._count(text)
-        return True
-
-    @jinja2.pass_context
-    def written(self, _: jinja2.runtime.Context, value: Any) -> Any:
-        """Count the value of an expression, which is written."""
-        self._count(_size(value) if isinstance(value, (str, list, tuple, dict)) else 0)
-        return value
-
-    def kept(self, value: Any) -> Any:
-        """Return the value of a variable, of bounded size."""
-        _demand_small(_size(value))
-        return value
-
-    @staticmethod
-    def _count(characters: int) -> None:
-        left = _left.get()
-        left[1] -= characters
-        if left[1] < 0:
-            _raise(f"it writes more than {_WRITTEN} characters")
+        return work and _bounded("format", work, value.__self__)
 
     def bounded(self, template: str) -> jinja2.Template:
         """Return the compiled template, with a step in each of its loops and macros."""
@@ -163,34 +116,31 @@ class _Environment(ImmutableSandboxedEnvironment):
         repeated: Any = (jinja2.nodes.For, jinja2.nodes.Macro, jinja2.nodes.CallBlock)
         for node in tree.find_all(repeated):
             text = sum(len(data.data) for data in node.find_all(jinja2.nodes.TemplateData))
-            step = _call("step", jinja2.nodes.Const(text))
+            step = _filtered("step()", jinja2.nodes.Const(text))
             node.body.insert(0, jinja2.nodes.ExprStmt(step))
             if isinstance(node, jinja2.nodes.For) and node.test is not None:
                 node.test = jinja2.nodes.And(step, node.test)
-        for assignment in tree.find_all(jinja2.nodes.Assign):
-            assignment.node = _call("kept", assignment.node)
-        tree = _Calls().visit(tree)
+        tree = _Bounds().visit(tree)
         tree.set_lineno(1).set_environment(self)
         return self.from_string(tree)
 
 
-def _call(method: str, argument: Any) -> jinja2.nodes.Call:
-    called = jinja2.nodes.EnvironmentAttribute(method)
-    return jinja2.nodes.Call(called, [argument], [], None, None)
+def _filtered(name: str, *values: Any) -> jinja2.nodes.Filter:
+    return jinja2.nodes.Filter(values[0], name, list(values[1:]), [], None, None)
 
 
-class _Calls(NodeTransformer):
-    """Makes `a ~ b` a call and gives each slice to one, so that they can be bounded."""
+class _Bounds(NodeTransformer):
+    """Gives `a ~ b`, slices, and new lists and dicts to filters, which bound them."""
 
-    def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Call:  # noqa: N802 - jinja2's name
-        called = jinja2.nodes.EnvironmentAttribute("concatenated")
-        values = [self.visit(value) for value in node.nodes]
-        return jinja2.nodes.Call(called, values, [], None, None)
-
-    def visit_Getitem(self, node: jinja2.nodes.Getitem) -> jinja2.nodes.Expr:  # noqa: N802 - jinja2's name
-        visited = self.generic_visit(node)
-        assert isinstance(visited, jinja2.nodes.Getitem)
-        return _call("sliced", visited) if isinstance(node.arg, jinja2.nodes.Slice) else visited
+    def generic_visit(self, node: jinja2.nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        """Visit what a node holds, then the node."""
+        super().generic_visit(node, *args, **kwargs)
+        if isinstance(node, jinja2.nodes.Concat):
+            return _filtered("~", *node.nodes)
+        if isinstance(node, jinja2.nodes.Getitem) and isinstance(node.arg, jinja2.nodes.Slice):
+            return _filtered("[:]", node)
+        made = isinstance(node, (jinja2.nodes.List, jinja2.nodes.Tuple, jinja2.nodes.Dict))
+        return _filtered("[]", node) if made and getattr(node, "ctx", "load") == "load" else node
 
 
 def _size(value: Any) -> int:
@@ -198,6 +148,8 @@ def _size(value: Any) -> int:
     size, parts = 0, [value]
     while parts and size <= _KEPT:
         part = parts.pop()
+        if isinstance(part, Namespace):
+            part = part._Namespace__attrs
         if isinstance(part, str):
             size += len(part)
         elif isinstance(part, int):
@@ -214,6 +166,41 @@ def _size(value: Any) -> int:
 def _demand_small(size: int) -> None:
     if size > _KEPT:
         _raise(f"a value has the size {size}, expected at most {_KEPT}")
+
+
+def _small(value: Any) -> Any:
+    """Return a value of a bounded size, or what yields values that have one together."""
+    if isinstance(value, Iterator):
+        return _metered(value)
+    _demand_small(_size(value))
+    return value
+
+
+def _metered(items: Iterator[Any]) -> Iterator[Any]:
+    size = 0
+    for item in items:
+        size += _ITEM + _size(item)
+        _demand_small(size)
+        yield item
+
+
+def _step(characters: int) -> bool:
+    """Count characters that are written, as of the template's own text in a turn of a loop or a macro."""
+    left = _left.get()
+    if time.thread_time() > left[0]:
+        _raise(f"it takes more than {_SECONDS:g} s of processor time")
+    left[1] -= characters
+    if left[1] < 0:
+        _raise(f"it writes more than {_WRITTEN} characters")
+    return True
+
+
+@jinja2.pass_context
+def _written(_: jinja2.runtime.Context, value: Any) -> Any:
+    size = _size(value)
+    _demand_small(size)
+    _step(size)
+    return value
 
 
 def compile_template(template: str) -> jinja2.Template:
@@ -245,14 +232,16 @@ def fill(template: jinja2.Template, **fields: Any) -> str:
         _left.reset(started)
 
 
-def _counted(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that refuses values that are too large."""
+def _bounded(name: str, work: Callable[..., Any], *own: Any) -> Callable[..., Any]:
+    """Return a filter, an operator, or a method of its `own` text, that refuses values and results that are too large."""
 
     @wraps(work)
     def bounded(*args: Any, **kwargs: Any) -> Any:
-        for value in args:
-            _demand_small(_size(value))
-        return _built(work(*args, **kwargs))
+        given = [_small(value) for value in args]
+        _small(kwargs)
+        if name in _GROWN:
+            _demand_small(_GROWN[name](*own, *given, **kwargs))
+        return _built(work(*given, **kwargs))
 
     return bounded
 
@@ -265,7 +254,7 @@ def _built(value: Any) -> Any:
         left[2] -= size
         if left[2] < 0:
             _raise(f"it builds more than {_BUILT} bytes of large values")
-    return value
+    return _small(value) if isinstance(value, dict) else value
 
 
 def _tojson(
@@ -283,52 +272,39 @@ def _tojson(
     )
 
 
-def _join(value: Any, d: str = "", attribute: Any = None) -> str:
-    if attribute is not None:
-        _raise("join: given an attribute, expected map(attribute=...) before it")
-    size, items = 0, []
-    for item in value:
-        size += _size(item) + len(d)
+def _join(items: Any, d: str = "") -> str:
+    size, texts = 0, list[str]()
+    for item in items:
+        texts.append(str(item))
+        size += len(texts[-1]) + len(d)
         _demand_small(size)
-        items.append(str(item))
-    return d.join(items)
+    return d.join(texts)
 
 
-def _replace(value: Any, old: str, new: str, count: int | None = None) -> str:
-    text = str(value)
-    times = text.count(old) if count is None else min(text.count(old), count)
-    _demand_small(len(text) + times * len(new))
-    return text.replace(old, new, -1 if count is None else count)
+def _product(left: Any, right: Any) -> int:
+    number, value = (left, right) if isinstance(left, int) else (right, left)
+    if isinstance(value, int):
+        return _size(left) + _size(right)
+    return _size(value) * (number if isinstance(number, int) else 1)
 
 
-def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
-    before = width if isinstance(width, str) else " " * min(width, _INDENT)
-    lines = str(text).split("\n")
-    _demand_small(len(text) + len(lines) * len(before))
-    shown = [
-        before + line if (line or blank) and (number or first) else line
-        for number, line in enumerate(lines)
-    ]
-    return "\n".join(shown)
-
-
-def _format(text: str, *values: Any) -> str:
-    _demand_narrow(text)
-    only = values[0] if len(values) == 1 and isinstance(values[0], (tuple, dict)) else values
-    _demand_small(len(text) + text.count("%") * _size(only))
-    return text % only
-
-
-def _demand_narrow(text: str) -> None:
+def _formatted(text: str, *values: Any, **named: Any) -> int:
     if _WIDE.search(text):
-        _raise(
-            f"given the format {text[:40]!r}, expected one without a width of four digits or more"
-        )
+        _raise(f"given the format {text[:40]!r}, which has a width of four digits or more")
+    return (text.count("%") + text.count("{")) * _size((values, named))
+
+
+# The size of what these operators, filters and methods write at most, from their values.
+_GROWN: Final[Mapping[str, Callable[..., int]]] = {
+    "*": _product,
+    "**": lambda base, exponent: _size(base) * exponent,
+    "format": _formatted,
+    "indent": lambda text, width=4, *_, **__: (
+        (text.count("\n") + 1) * (len(width) if isinstance(width, str) else width)
+    ),
+    "replace": lambda text, old, new, *_: len(text) + text.count(old) * len(new),
+}
 
 
 def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.datetime.now().astimezone().strftime(pattern)

@@ -13,12 +13,14 @@ from demo.models.smollm2 import smollm2_folder
 from demo.models.tiny_models import TinyShape, build_tiny_model, words_of
 from demo.models.tiny_policy import write_solutions
 from services.trainer.learner.supervised import SupervisedJob, SupervisedOptions, read_items
+from triforge.environments.kit import Beginner
+from triforge.environments.registry import family
 from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
 from triforge.telemetry import begin
 
 _IMITATION_STEPS = 400  # of a tiny policy: it answers in the family's form, and often wrong; after 250 always wrong
-_PROGRESS_EVERY = 50  # updates
+_PROGRESS_EVERY = 200  # updates
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -84,26 +86,28 @@ def _tiny_model(args: argparse.Namespace) -> None:
 def _tiny_policy(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        _print(f"solving tasks of {args.env}")
+        _print(f"playing tasks of {args.env}")
         solved = write_solutions(folder, args.env, generate=args.generate, options=args.options)
         words = words_of([(folder / "words.txt").read_text(encoding="utf-8")])
         shape = TinyShape(max_positions=8192)
         if not solved:
             build_tiny_model(args.out, words, shape=shape, replace=args.replace)
             _print(
-                "nothing to imitate: its weights are random, good for trying out the machinery only"
+                f"nothing to imitate: its weights are random and learn nothing, because {args.env} has no `solution` and lists no "
+                "admissible actions; give the family one of them (docs/extend.md), or name another model"
             )
             return
         blank = build_tiny_model(folder / "blank", words, shape=shape)
         items = read_items(folder / "chats.jsonl", Renderer.from_folder(blank), max_tokens=8192)
-        options = SupervisedOptions(steps=_IMITATION_STEPS)
-        _print(f"imitating {solved} solutions in {options.steps} updates")
+        beginner: Beginner | None = getattr(family(args.env), "beginner", None)
+        options = SupervisedOptions(steps=beginner.updates if beginner else _IMITATION_STEPS)
+        _print(f"imitating {solved} conversations in {options.steps} updates")
         SupervisedJob(blank, items, options).run(args.out, replace=args.replace, progress=_progress)
 
 
 def _progress(step: int, loss: float) -> None:
     if step % _PROGRESS_EVERY == 0:
-        _print(f"update {step} of {_IMITATION_STEPS}, loss {loss:.3f}")
+        _print(f"update {step}, loss {loss:.3f}")
 
 
 def _print(text: str) -> None:

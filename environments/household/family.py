@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Final
 
 from pydantic import JsonValue
 
 from environments.household import generator, progress, rewriting
+from environments.household.careless import SMALL, Carelessness, demonstrate
 from environments.household.episode import Episode
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
 from environments.household.wording import announce
 from environments.household.world import World
-from triforge.environments.kit import Family
+from triforge.environments.kit import Beginner, Family, parse_model
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.types import Params
+
+
+def _careless(params: Params, options: Params, rng: Random) -> Sequence[str]:
+    play = parse_model(PlayOptions, options, "household options")
+    shown = demonstrate(world_of(params), play, rng, Carelessness())
+    return [m["content"] for m in shown.messages if m["role"] == "assistant"]
 
 
 class HouseholdFamily(Family[World, PlayOptions]):
@@ -33,6 +41,9 @@ class HouseholdFamily(Family[World, PlayOptions]):
     never_blocks = True  # plain arithmetic on a small state
     labels_steps = True
     play_options = PlayOptions
+    beginner = Beginner(
+        generate=SMALL, options={"wording": "terse"}, play=_careless, episodes=6_000, updates=1200
+    )
 
     def read(self, params: Params) -> World:
         return world_of(params)

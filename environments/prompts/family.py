@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from asyncio import wrap_future
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
 from pydantic import Field, JsonValue
 
-from environments.prompts.function import RewardFunction
+from environments.prompts.function import Answer, Grader, RewardFunction
 from triforge.environments import plugins
 from triforge.environments.kit import Family, Strict, parse_model, same_words
 from triforge.environments.registry import About
@@ -46,10 +46,12 @@ class GeneratorOptions(Strict):
 class PlayOptions(Strict):
     """The reward function, and the score from which an answer is a success, if that is to be known.
 
-    Rows with the same value in the column `identity` are in one split; without it, those with the same prompt.
+    Rows with the same value in the column `identity` are in one split; without it, those with the same prompt. `concurrency`
+    calls of the function run at a time; the answers that wait are divided among them.
     """
 
     reward: str
+    concurrency: int = Field(1, ge=1, le=256)
     success_at: float | None = None
     identity: str | None = None
 
@@ -57,17 +59,18 @@ class PlayOptions(Strict):
 class PromptEpisode:
     """A prompt being answered, once."""
 
-    def __init__(self, given: PromptParams, options: PlayOptions) -> None:
+    def __init__(self, given: PromptParams, grader: Grader) -> None:
         self.done = False
-        self._given, self._score = given, RewardFunction.of(options.reward, given.columns, _WHERE)
+        self._given, self._grader = given, grader
 
     def start(self) -> Reset:
         system, asked = _parts(self._given.prompt)
         return Reset(observation=Observation(text=asked), system=system)
 
-    def play(self, response: str) -> StepResult:
+    async def play(self, response: str) -> StepResult:
         prompt = self._given.model_dump()["prompt"]
-        score = self._score(prompt, response, self._given.columns)
+        answer = Answer(prompt, response, self._given.columns)
+        score = await wrap_future(self._grader.grade(answer))
         self.done = True
         return StepResult(
             observation=Observation(text=f"Score {score:g}."),
@@ -87,15 +90,31 @@ class PromptsFamily(Family[PromptParams, PlayOptions]):
         tasks="JSONL, a prompt and further columns a row",
         licence="Apache-2.0 (own)",
     )
-    params, play_options, episode = PromptParams, PlayOptions, PromptEpisode
+    params, play_options = PromptParams, PlayOptions
     success_at: float | None = None
     takes_any_text = True
     at_a_time = _MOST  # the rows of a file differ within one draw only
     never_blocks = True
 
     def __init__(self) -> None:
-        # one function call at a time, as its author expects; the event loop goes on meanwhile
-        self.blocks = ThreadPoolExecutor(1, thread_name_prefix=self.name)
+        self._graders: dict[tuple[str, int], Grader] = {}
+
+    def begin(
+        self, given: PromptParams, options: PlayOptions, _announced: str, _seed: int
+    ) -> PromptEpisode:
+        """Make the episode of a task; the episodes of a reward function share its calls."""
+        function, key = (
+            RewardFunction.of(options.reward, _WHERE),
+            (options.reward, options.concurrency),
+        )
+        grader = self._graders.get(key)
+        if grader is None or grader.function != function:  # served again, by another process
+            grader = self._graders[key] = Grader(function, options.concurrency)
+        return PromptEpisode(given, grader)
+
+    def activity(self) -> str:
+        """Describe the calls of reward functions that take long; empty without any."""
+        return "; ".join(filter(None, (grader.activity() for grader in self._graders.values())))
 
     def instruction(self, given: PromptParams) -> str:
         return _parts(given.prompt)[1]
@@ -111,7 +130,8 @@ class PromptsFamily(Family[PromptParams, PlayOptions]):
 
     def fits(self, params: Params, options: Params) -> None:
         """Refuse a row whose columns do not fit the reward function."""
-        PromptEpisode(self.read(params), parse_model(PlayOptions, options, "prompts options"))
+        reward = parse_model(PlayOptions, options, "prompts options").reward
+        RewardFunction.of(reward, _WHERE).wanted(self.read(params).columns, _WHERE)
 
     def asks(self, draft: TaskDraft, options: Params) -> str:
         """Return the prompt of a row, without case and white space, or its column `identity`."""
@@ -129,14 +149,10 @@ class PromptsFamily(Family[PromptParams, PlayOptions]):
         return same_words(value) if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Draw `count` rows of the file, without replacement."""
+        """Draw `count` rows of the file without replacement, or all if it has fewer."""
         wanted = parse_model(GeneratorOptions, options, "prompts generate")
         rows = _rows(Path(wanted.data))
-        if count > len(rows):
-            raise InputError(
-                f"prompts generate: asked for {count} tasks (count and heldout), {wanted.data} has {len(rows)} rows"
-            )
-        return Random(f"prompts {seed}").sample(rows, count)  # noqa: S311
+        return Random(f"prompts {seed}").sample(rows, min(count, len(rows)))  # noqa: S311
 
 
 def _parts(prompt: str | list[Turn]) -> tuple[str, str]:

@@ -44,13 +44,13 @@ def dependence(log_likelihoods: Sequence[Sequence[float]]) -> Dependence:
     return Dependence(fmean(gained), fmean(found))
 
 
-def left(values: Sequence[float], window: int, *, recent: int) -> float | None:
-    """Return the mean of the `recent` newest values as a share of the mean of the first `window` values.
+def left(values: Sequence[float], window: int) -> float | None:
+    """Return the mean of the `window` newest values as a share of the mean of the first `window` values.
 
     Returns None while there are only the first values.
     """
     first = fmean(values[:window]) if len(values) > window else 0.0
-    return fmean(values[-recent:]) / first if first > 0.0 else None
+    return fmean(values[-window:]) / first if first > 0.0 else None
 
 
 def jump(values: Sequence[float], window: int) -> float | None:

@@ -22,7 +22,6 @@ INFORMATION: Final = "collapse/information"
 _HELD_OUT: Final = ("eval/sampled", "eval/greedy")
 _FALLS: Final = {  # measures that fall in a collapse, by rule
     "spread": "collapse/spread",
-    "entropy": "policy/entropy",
     "information": INFORMATION,
 }
 _ENDS: Final = ("spread", "held_out")
@@ -81,8 +80,7 @@ class CollapseMonitor(LoopHooks):
         limits, on = self.options, dict[str, float]()
         for rule, name in _FALLS.items():
             if name in measures:
-                window = 1 if rule == "entropy" else limits.window  # one step has many tokens
-                share = left(self._watch(step, name, measures[name]), window, recent=window)
+                share = left(self._watch(step, name, measures[name]), limits.window)
                 if share is not None and share < getattr(limits, rule):
                     on[rule] = share
         if "policy/grad_norm" in measures:

@@ -15,8 +15,6 @@ class StarPOOptions(MethodOptions):
     """Steps at the beginning of the run that later ones are compared with, and steps that a mean is taken over."""
     spread: Share = 0.1
     """Alarm below this share of the first steps' in-group spread of rewards, in the mean."""
-    entropy: Share = 0.1
-    """Alarm below this share of the first steps' entropy."""
     information: Share = 0.1
     """Alarm below this share of the first steps' mutual information of prompt and thought, in the mean."""
     gradient: float = Field(20.0, ge=1.0, le=1e6)

@@ -10,6 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import uvicorn
+
+from services.dashboard.apis import Apis
+from services.dashboard.app import create_app
+from services.dashboard.folder import pages_of, write
+from triforge.access.exposure import require_safe
+from triforge.config import Settings
+from triforge.errors import TriforgeError
+from triforge.telemetry import begin
+from triforge.web.origins import policy_of
+from triforge.web.server import config_of
+
 
 def main(arguments: Sequence[str] = ()) -> int:
     """Serve the pages, or write those of a run."""
@@ -20,7 +32,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     )
     parser.add_argument("--run", help="id of a run whose pages are written")
     parser.add_argument("--to", type=Path, help="new folder of its pages")
-    parser.add_argument("--pages", type=int, default=1000, help="most pages (default 1000)")
+    parser.add_argument("--pages", type=int, default=1000, help="no further group after so many pages (default 1000)")  # fmt: skip
     options = parser.parse_args(arguments)
     if bool(options.run) != bool(options.to):
         parser.error("--run and --to go together")
@@ -30,11 +42,6 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 
 async def _write(run_id: str, target: Path, most: int) -> int:
-    from services.dashboard.apis import Apis
-    from services.dashboard.folder import pages_of, write
-    from triforge.config import Settings
-    from triforge.errors import TriforgeError
-
     settings = Settings.from_env()
     apis = Apis.of(settings)
     try:
@@ -49,17 +56,6 @@ async def _write(run_id: str, target: Path, most: int) -> int:
 
 
 def _serve() -> int:
-    import uvicorn
-
-    from services.dashboard.apis import Apis
-    from services.dashboard.app import create_app
-    from triforge.access.exposure import require_safe
-    from triforge.config import Settings
-    from triforge.errors import TriforgeError
-    from triforge.telemetry import begin
-    from triforge.web.origins import policy_of
-    from triforge.web.server import config_of
-
     begin("dashboard", "api")
     try:
         settings = Settings.from_env()

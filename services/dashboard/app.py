@@ -49,20 +49,13 @@ def create_app(*, apis: Apis, origins: OriginPolicy = OriginPolicy()) -> FastAPI
 
 
 async def _problem(_: Request, error: Exception) -> HTMLResponse:
-    status, detail = 500, str(error)
-    if isinstance(error, TriforgeError):
-        status, detail = error.status, error.detail
-    elif isinstance(error, HTTPException):
-        status, detail = error.status_code, str(error.detail)
-    elif isinstance(error, RequestValidationError):
-        fields = ", ".join(str(item["loc"][-1]) for item in error.errors())
-        status, detail = 422, f"the address is malformed: {fields}"
+    status = getattr(error, "status", getattr(error, "status_code", 422))
+    detail = getattr(error, "detail", "")
+    if isinstance(error, RequestValidationError):
+        detail = f"the address is malformed: {', '.join(str(item['loc'][-1]) for item in error.errors())}"
     asks = {"www-authenticate": 'Basic realm="triforge: the key is the password"'}
-    return HTMLResponse(
-        page("problem", status=status, detail=detail),
-        status_code=status,
-        headers=asks if status == 401 else {},
-    )
+    shown = page("problem", status=status, detail=detail)
+    return HTMLResponse(shown, status_code=status, headers=asks if status == 401 else {})
 
 
 async def _with_headers(

@@ -24,6 +24,7 @@ class Chart:
 
     Attributes:
         unit: of the vertical axis.
+        section: of the page of a run; `First` is its first screen.
         series: the measure of a step, by the name of its line.
         about: an explanation for readers who meet the words here first.
         top: end of the axis; without it a round number above all values.
@@ -38,6 +39,7 @@ class Chart:
     top: float | None = None
     mark: float | None = None
     stacked: bool = False
+    section: str = "First"
 
     @property
     def measures(self) -> list[str]:
@@ -46,7 +48,9 @@ class Chart:
 
 
 CHARTS: Final = tuple(
-    Chart(**chart) for chart in tomllib.loads((FOLDER / "charts.toml").read_text())["charts"]
+    Chart(**chart, section=section)
+    for section, charts in tomllib.loads((FOLDER / "charts.toml").read_text()).items()
+    for chart in charts
 )
 
 
@@ -64,66 +68,35 @@ def _with_further(series: Mapping[str, str], further: Iterable[str]) -> dict[str
     }
 
 
-# ---- lines: finite values over steps or time, smoothed, stacked, thinned ----
+# ---- lines: finite values over steps, smoothed, stacked, thinned ----
 
 _MOST_POINTS: Final = 200  # of a line; more are thinned evenly, the last stays
-_HOUR_S: Final = 3600.0
-_LONG_S: Final = 3 * _HOUR_S  # a longer run has hours along the bottom
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The axes that a reader chose for the curves of a page.
-
-    Attributes:
-        time: time since the first step along the bottom, in place of the number of a step.
-        smooth: the share of the value before in the next one; the measured values stay in faint colours.
-    """
-
-    time: bool = False
-    smooth: float = 0.0
-
-    def bottom(self, steps: Sequence[RunStep]) -> str:
-        """Name the horizontal axis."""
-        if not self.time:
-            return "training steps"
-        return "hours" if _unit_s(steps) == _HOUR_S else "minutes"
-
-    def across(self, steps: Sequence[RunStep]) -> list[float]:
-        """Return the place of each step on the horizontal axis."""
-        if not self.time:
-            return [float(step.step) for step in steps]
-        return [(step.at - steps[0].at) / _unit_s(steps) for step in steps]
-
-
-AS_MEASURED: Final = View()
 
 
 class Point(NamedTuple):
-    """A point of a line: its place, its own value and its step."""
+    """A point of a line: its step, its place above, and its own value."""
 
-    x: float
+    step: int
     y: float
     value: float
-    step: int
 
 
 Line = Sequence[Point]
 Lines = Mapping[str, Line]
 
 
-def measured(key: str, steps: Sequence[RunStep], across: Sequence[float]) -> Line:
+def measured(key: str, steps: Sequence[RunStep]) -> Line:
     """Return the finite values of a measure."""
-    values = ((x, step.metrics.get(key), step.step) for x, step in zip(across, steps, strict=True))
-    return [Point(x, y, y, step) for x, y, step in values if y is not None and isfinite(y)]
+    values = ((step.step, step.metrics.get(key)) for step in steps)
+    return [Point(step, y, y) for step, y in values if y is not None and isfinite(y)]
 
 
-def drawn(chart: Chart, lines: Lines, view: View) -> dict[str, Line]:
-    """Return the lines of a chart as they are drawn."""
+def drawn(chart: Chart, lines: Lines, smooth: float) -> dict[str, Line]:
+    """Return the lines of a chart as they are drawn; `smooth` is the share of the value before in the next one."""
     if chart.stacked:
         return _stacked(lines)
-    if view.smooth:
-        lines = {name: _smoothed(line, view.smooth) for name, line in lines.items()}
+    if smooth:
+        lines = {name: _smoothed(line, smooth) for name, line in lines.items()}
     return {name: thinned(line) for name, line in lines.items()}
 
 
@@ -135,12 +108,12 @@ def thinned(points: Sequence[T]) -> list[T]:
 
 def _stacked(lines: Lines) -> dict[str, Line]:
     """Put each line on top of those before it; a missing value counts as 0."""
-    places = thinned(sorted({(point.step, point.x) for line in lines.values() for point in line}))
-    tops, stacked = dict.fromkeys(places, 0.0), dict[str, Line]()
+    steps = thinned(sorted({point.step for line in lines.values() for point in line}))
+    tops, stacked = dict.fromkeys(steps, 0.0), dict[str, Line]()
     for name, line in lines.items():
         own = {point.step: point.value for point in line}
-        tops = {(step, x): top + own.get(step, 0.0) for (step, x), top in tops.items()}
-        stacked[name] = [Point(x, y, own.get(step, 0.0), step) for (step, x), y in tops.items()]
+        tops = {step: top + own.get(step, 0.0) for step, top in tops.items()}
+        stacked[name] = [Point(step, y, own.get(step, 0.0)) for step, y in tops.items()]
     return stacked
 
 
@@ -150,13 +123,8 @@ def _smoothed(line: Line, share: float) -> Line:
     for count, point in enumerate(line, 1):
         total = share * total + (1.0 - share) * point.value
         average = total / (1.0 - share**count)
-        averages.append(point._replace(y=average, value=average))
+        averages.append(Point(point.step, average, average))
     return averages
-
-
-def _unit_s(steps: Sequence[RunStep]) -> float:
-    """Return the seconds of a unit of the time axis."""
-    return _HOUR_S if steps and steps[-1].at - steps[0].at > _LONG_S else 60.0
 
 
 # ---- alarms: those of the steps, with steps in a row that raise the same kind put together ----

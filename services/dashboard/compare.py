@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from services.dashboard.apis import Visit, Visitor, run_path
-from services.dashboard.charts import INTERVAL, Chart
+from services.dashboard.charts import CHARTS, INTERVAL, Chart
 from services.dashboard.drawing import pictures
 from services.dashboard.templates import page
 from triforge.errors import InputError
@@ -21,20 +22,20 @@ router = APIRouter(default_response_class=HTMLResponse)
 
 _MOST: Final = 4  # runs in a picture
 _MEASURES: Final = (
-    "eval/sampled", "eval/greedy", "success", "score", "judge/balanced", "judge/within_outcome", "theory/mu_within",
-    "in_band", "length", "seconds/play", "seconds/train",
+    "eval/greedy", "eval/sampled", "eval/sampled_score", "success", "score", "policy/kl_k3", "policy/entropy",
+    "groups/effective", "in_band", "judge/balanced", "judge/within_outcome", "theory/mu_within", "length", "seconds/play",
+    "seconds/train",
 )  # fmt: skip
 _STEPS: Final = 10_000  # the trainer's limit of one response
 _EPISODES: Final = 1000
-_NAMED: Final = 20  # newest steps whose measures can be chosen: not every step has an evaluation
+_KNOWN: Final = {key: (line, chart) for chart in CHARTS for line, key in chart.series.items()}
 
 
 class _Compared(NamedTuple):
-    """A run, the shown measures of its steps, all measures of the newest ones, the episodes of its newest evaluation."""
+    """A run, the shown measures of its steps, the episodes of its newest evaluation."""
 
     run: RunState
     steps: Sequence[RunStep]
-    newest: Sequence[RunStep]
     episodes: Sequence[TrajectorySummary]
 
 
@@ -55,16 +56,13 @@ async def compare(
     runs = [one.run for one in compared]
     names = [_name(one, runs) for one in runs]
     return page(
-        "compare",
-        runs=runs,
-        names=names,
-        pictures=pictures(*overlaid(shown, names, [one.steps for one in compared])),
-        measure=measure,
-        known=sorted({name for one in compared for step in one.newest for name in step.metrics}),
+        "compare", runs=runs, names=names,
+        pictures=pictures(*overlaid(shown, names, [one.steps for one in compared])), measure=measure,
+        known=sorted(_KNOWN),
         differences=differing([one.config for one in runs]),
         tasks=solved_by_some([one.episodes for one in compared]),
         evaluated=[one.episodes[0].step if one.episodes else None for one in compared],
-    )
+    )  # fmt: skip
 
 
 async def _read(visit: Visit, run_id: str, measures: Sequence[str]) -> _Compared:
@@ -74,16 +72,14 @@ async def _read(visit: Visit, run_id: str, measures: Sequence[str]) -> _Compared
         visit.read(RunState, "trainer", run_path(run_id)),
         visit.read(Page[RunStep], "trainer", path, limit=_STEPS, measures=names),
     )
-    after = max(run.step - _NAMED, -1)
-    newest = await visit.read(Page[RunStep], "trainer", path, after=after)
     evaluated = [step.step for step in steps.items if "evaluation" in step.artifacts]
     if not evaluated:
-        return _Compared(run, steps.items, newest.items, ())
+        return _Compared(run, steps.items, ())
     held_out = {"purpose": "evaluate", "step": evaluated[-1], "limit": _EPISODES}
     episodes = await visit.read(
         TrajectoryPage, "trainer", run_path(run_id, "/trajectories"), **held_out
     )
-    return _Compared(run, steps.items, newest.items, episodes.items)
+    return _Compared(run, steps.items, episodes.items)
 
 
 def overlaid(
@@ -93,12 +89,14 @@ def overlaid(
     merged: dict[int, dict[str, float]] = {}
     for number, steps in enumerate(runs):
         for step in steps:
-            own = {f"{number}/{name}": value for name, value in step.metrics.items()}
-            merged.setdefault(step.step, {}).update(own)
-    charts = [
-        Chart(measure, "", {name: f"{n}/{measure}" for n, name in enumerate(names)})
-        for measure in measures
-    ]
+            named = {f"{number}/{name}": value for name, value in step.metrics.items()}
+            merged.setdefault(step.step, {}).update(named)
+    charts = []
+    for measure in measures:
+        line, chart = _KNOWN.get(measure, ("", Chart(measure, "", {})))
+        series = {name: f"{n}/{measure}" for n, name in enumerate(names)}
+        title = f"{chart.title}: {line}" if line else measure
+        charts.append(replace(chart, title=title, series=series, stacked=False))
     return charts, [
         RunStep(run_id="", step=n, at=0.0, policy_version=0, reward_version=0, metrics=metrics)
         for n, metrics in sorted(merged.items())

@@ -8,21 +8,15 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
-from services.dashboard.charts import (
-    AS_MEASURED,
-    Alarm,
-    Chart,
-    Line,
-    Lines,
-    View,
-    drawn,
-    measured,
-    thinned,
-)
+from services.dashboard.charts import Alarm, Chart, Line, Lines, drawn, measured, thinned
+from triforge.algorithms.alarms import LETTERS
 from triforge.types import RunStep
 
-_WIDTH, _HEIGHT = 400, 220  # of a phone, so that letters keep their size there
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 10, 24
+_WIDTH, _HEIGHT = (
+    320,
+    180,
+)  # of a phone, and of one of four columns, so that letters keep their size
+_LEFT, _RIGHT, _TOP, _BOTTOM = 42, 8, 8, 22
 _MARKED = 60  # a line of at most this many points has a mark and a value at each
 _TICKS = 4
 _COLOURS = 7
@@ -33,59 +27,65 @@ class Picture(NamedTuple):
 
     chart: Chart
     svg: Markup
-    legend: list[tuple[int, str, float]]  # colour of the line, name, newest value
+    legend: list[tuple[int, str, float, str]]  # colour, name, newest value and interval of a line
 
 
 def pictures(
     charts: Iterable[Chart],
     steps: Sequence[RunStep],
-    view: View = AS_MEASURED,
+    smooth: float = 0.0,
     alarms: Sequence[Alarm] = (),
 ) -> list[Picture]:
     """Draw the charts that have any value."""
-    across, drawings = view.across(steps), list[Picture]()
+    drawings, measures = list[Picture](), {step.step: step.metrics for step in steps}
     for chart in charts:
-        lines = {name: measured(key, steps, across) for name, key in chart.series.items()}
-        lines = {name: line for name, line in lines.items() if line}
+        found = {name: measured(key, steps) for name, key in chart.series.items()}
+        lines = {name: line for name, line in found.items() if line}
         if lines:
-            svg = _draw(chart, lines, steps, view, alarms)
-            colours = _colours(chart)
-            legend = [(colours[name], name, line[-1].value) for name, line in lines.items()]
+            colours = {name: n % _COLOURS for n, name in enumerate(chart.series)}
+            legend = [
+                (colours[name], name, line[-1].value, _interval(chart.series[name], measures[line[-1].step]))
+                for name, line in lines.items()
+            ]  # fmt: skip
+            svg = _draw(chart, lines, colours, steps, smooth, alarms)
             drawings.append(Picture(chart, svg, legend))
     return drawings
 
 
-def _colours(chart: Chart) -> dict[str, int]:
-    """Return the colour of each line, whether or not others have values."""
-    return {name: n % _COLOURS for n, name in enumerate(chart.series)}
+def _interval(key: str, measures: Mapping[str, float]) -> str:
+    """Return the 95 % interval of a measure, or nothing."""
+    low, high = measures.get(f"{key}/low"), measures.get(f"{key}/high")
+    return "" if low is None or high is None else f"[{low:.3g}, {high:.3g}]"
 
 
 def _draw(
-    chart: Chart, lines: Lines, steps: Sequence[RunStep], view: View, alarms: Sequence[Alarm]
-) -> Markup:
-    shown, colours, across = drawn(chart, lines, view), _colours(chart), view.across(steps)
+    chart: Chart, lines: Lines, colours: Mapping[str, int], steps: Sequence[RunStep], smooth: float, alarms: Sequence[Alarm],
+) -> Markup:  # fmt: skip
+    shown = drawn(chart, lines, smooth)
     points = [point for line in shown.values() for point in line]
-    xs, ys = [point.x for point in points], [point.y for point in points]
+    bands = {} if chart.stacked else {name: _band(chart.series[name], steps) for name in shown}
+    first, last = min(point.step for point in points), max(point.step for point in points)
+    ys = [point.y for line in (points, *bands.values()) for point in line]
     low = -_ceiling(-min(ys)) if min(ys) < 0.0 else 0.0
-    frame = _Frame.of(min(xs), max(xs), low, chart.top or _ceiling(max(ys)))
-    parts = [_grid(frame, min(xs), max(xs), whole=not view.time)]
+    frame = _Frame.of(first, last, low, chart.top or _ceiling(max(ys)))
+    parts = [_grid(frame, first, last)]
     if chart.mark is not None:
         parts.append(_rule(frame, chart.mark, "mark"))
     if chart.stacked:
         parts += _areas(frame, colours, shown)
-    for name in () if chart.stacked else shown:
-        ends = (measured(f"{chart.series[name]}/{end}", steps, across) for end in ("low", "high"))
-        parts.append(_band(frame, colours[name], *ends))
-        if view.smooth:
+    for name, band in bands.items():
+        if band:
+            parts.append(f'<polygon class="s{colours[name]}" points="{frame.path(band)}"/>')
+        if smooth:
             path = frame.path(thinned(lines[name]))
             parts.append(f'<g class="raw s{colours[name]}"><path d="M{path}"/></g>')
     parts += [_line(frame, colours[name], name, line) for name, line in shown.items()]
-    places = {step.step: x for step, x in zip(steps, across, strict=True)}
-    parts += _alarms(frame, alarms, places)
-    numbers = [point.step for point in points]
-    text = escape(f"{chart.title}: {', '.join(shown)}, steps {min(numbers)} to {max(numbers)}")
+    parts += _alarms(frame, alarms)
+    text = escape(f"{chart.title}: {', '.join(shown)}, steps {first} to {last}")
+    ends = (f"{n} {line[0].value:.3g} to {line[-1].value:.3g}" for n, line in shown.items())
     return Markup(  # noqa: S704 - numbers and escaped text only
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text}">{"".join(parts)}</svg>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text}"><desc>{escape("; ".join(ends))}</desc>'
+        f"{''.join(parts)}</svg>"
     )
 
 
@@ -124,18 +124,19 @@ def _ceiling(value: float) -> float:
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= value)
 
 
-def _grid(frame: _Frame, first: float, last: float, *, whole: bool) -> str:
+def _grid(frame: _Frame, first: int, last: int) -> str:
     parts = []
     for tick in range(_TICKS + 1):
         value = frame.low + (frame.top - frame.low) * tick / _TICKS
         parts.append(
             f'{_rule(frame, value, "grid")}<text class="tick end" x="{_LEFT - 6}" y="{frame.y(value) + 4:.1f}">{_short(value)}</text>'
         )
-    between = [first + (last - first) * tick / _TICKS for tick in range(_TICKS + 1)]
-    for value in sorted({round(value) if whole else value for value in between}):
-        anchor = "start" if value == first else "end" if value == last else "middle"
+    for step in sorted(
+        {round(first + (last - first) * tick / _TICKS) for tick in range(_TICKS + 1)}
+    ):
+        anchor = "start" if step == first else "end" if step == last else "middle"
         parts.append(
-            f'<text class="tick {anchor}" x="{frame.x(value):.1f}" y="{_HEIGHT - 6}">{value if whole else f"{value:.2g}"}</text>'
+            f'<text class="tick {anchor}" x="{frame.x(step):.1f}" y="{_HEIGHT - 6}">{step}</text>'
         )
     return "".join(parts)
 
@@ -155,12 +156,12 @@ def _rule(frame: _Frame, value: float, kind: str) -> str:
     return f'<line class="{kind}" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
 
 
-def _band(frame: _Frame, colour: int, low: Line, high: Line) -> str:
-    """Draw the 95 % intervals of a line where both ends are known."""
-    lows = {point.step: point for point in low}
+def _band(key: str, steps: Sequence[RunStep]) -> Line:
+    """Return the outline of the 95 % intervals of a measure where both ends are known."""
+    lows = {point.step: point for point in measured(f"{key}/low", steps)}
+    high = measured(f"{key}/high", steps)
     both = thinned([(lows[point.step], point) for point in high if point.step in lows])
-    around = [top for _, top in both] + [bottom for bottom, _ in reversed(both)]
-    return f'<polygon class="s{colour}" points="{frame.path(around)}"/>' if around else ""
+    return [top for _, top in both] + [bottom for bottom, _ in reversed(both)]
 
 
 def _areas(frame: _Frame, colours: Mapping[str, int], lines: Lines) -> Iterator[str]:
@@ -168,14 +169,14 @@ def _areas(frame: _Frame, colours: Mapping[str, int], lines: Lines) -> Iterator[
     below = ""
     for name, line in lines.items():
         path = frame.path(line)
-        floor = below or frame.path(((line[-1].x, 0.0), (line[0].x, 0.0)))
+        floor = below or frame.path(((line[-1].step, 0.0), (line[0].step, 0.0)))
         yield f'<polygon class="part s{colours[name]}" points="{path} {floor}"/>'
         below = " ".join(reversed(path.split()))
 
 
 def _line(frame: _Frame, colour: int, name: str, points: Line) -> str:
     dots = "".join(
-        f'<circle cx="{frame.x(point.x):.1f}" cy="{frame.y(point.y):.1f}" r="2.5">'
+        f'<circle cx="{frame.x(point.step):.1f}" cy="{frame.y(point.y):.1f}" r="2.5">'
         f"<title>{escape(name)}, step {point.step}: {point.value:.4g}</title></circle>"
         for point in (points if len(points) <= _MARKED else points[-1:])
     )
@@ -187,14 +188,14 @@ def _line(frame: _Frame, colour: int, name: str, points: Line) -> str:
     )
 
 
-def _alarms(frame: _Frame, alarms: Sequence[Alarm], places: Mapping[int, float]) -> Iterator[str]:
+def _alarms(frame: _Frame, alarms: Sequence[Alarm]) -> Iterator[str]:
     """Draw a stripe over the steps of each alarm that lie in the picture, with its letter and message."""
     for alarm in alarms:
-        left, right = frame.x(places[alarm.first]), frame.x(places[alarm.last])
+        left, right = frame.x(alarm.first), frame.x(alarm.last)
         if right < _LEFT or left > _WIDTH - _RIGHT:
             continue
         left, right = max(left, _LEFT), min(right, _WIDTH - _RIGHT)
-        line = _TOP + 9 + 11 * "JCI".index(alarm.letter)
+        line = _TOP + 9 + 11 * [*LETTERS].index(alarm.letter)
         yield (
             f'<g class="alarm"><title>{escape(alarm.text)}</title>'
             f'<rect x="{left - 1:.1f}" y="{_TOP}" width="{right - left + 2:.1f}" height="{_HEIGHT - _TOP - _BOTTOM}"/>'

@@ -1,4 +1,4 @@
-"""The pages of a run as a folder of files that links lead through; forms and the live view need a service and are left out."""
+"""The pages of a run as a folder of files that links lead through; what needs a service (`<!--live-->`) is left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from collections import deque
 from pathlib import Path, PurePosixPath
 from typing import Final
-from urllib.parse import parse_qsl, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import httpx
 
@@ -22,11 +22,9 @@ from triforge.types import RunState
 _HOST: Final = "http://dashboard"
 _ANSWER_S: Final = 60.0
 _LINK: Final = re.compile(r'\b(href|src)="([^"]*)"')  # quotes inside of texts are escaped
-_FORM: Final = re.compile(r"<form\b.*?</form>", re.DOTALL)
-_ANCHOR: Final = re.compile(r"<a\b.*?</a>", re.DOTALL)
-_LIVE: Final = re.compile(r'<script src="/assets/live\.js"[^>]*></script>|<p id="now"[^>]*>.*?</p>')
-# the filters of tables; pages in other orders and colours are left out
-_VIEWS: Final = frozenset(("step", "task", "purpose", "outcome", "against", "cursor"))
+_ANCHOR: Final = re.compile(r'<a\b[^>]*\bhref="([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
+_GROUP: Final = re.compile(r"/(?:groups/([^/?]+)|rollouts/([^/?]+)-[^-/?]+)(?:/tokens)?")
+_LIVE: Final = re.compile(r"<!--live-->.*?<!--/live-->", re.DOTALL)
 _POLICY: Final = (
     "<meta http-equiv=\"content-security-policy\" content=\"default-src 'none'; style-src 'self' file:; "
     "script-src 'self' file:; img-src 'self' file: data:\">"
@@ -34,7 +32,9 @@ _POLICY: Final = (
 
 
 async def pages_of(apis: Apis, key: str, run_id: str, most: int) -> dict[str, bytes]:
-    """Return files by name: `index.html` is the page of the run; with it come up to `most` pages, nearest first.
+    """Return files by name: `index.html` is the page of the run; with it come others, nearest first.
+
+    After `most` pages no further group is begun; of a group all rollouts come with their tokens.
 
     Raises:
         TriforgeError: the run cannot be shown.
@@ -43,8 +43,10 @@ async def pages_of(apis: Apis, key: str, run_id: str, most: int) -> dict[str, by
     first = f"/runs/{segment(run_id)}"
     replies = await _crawl(apis, key, first, most)
     names = {address: _file_name(address, first) for address in replies}
+    shown = sum(1 for address in names if re.fullmatch(f"{first}/rollouts/[^/?]+", address))
+    note = f'<p class="about">A copy with {shown} rollouts; where others are named, no link leads to them.</p>'
     return {
-        names[address]: _rewritten(reply.text, address, names).encode()
+        names[address]: _rewritten(reply.text, address, names, note).encode()
         if _is_page(reply)
         else reply.content
         for address, reply in replies.items()
@@ -63,27 +65,38 @@ def write(files: dict[str, bytes], target: Path) -> None:
 async def _crawl(apis: Apis, key: str, first: str, most: int) -> dict[str, httpx.Response]:
     """Fetch everything that links lead to, breadth first; refused addresses are left out."""
     replies: dict[str, httpx.Response] = {}
-    waiting, seen, pages = deque([first]), {first}, 0
+    waiting, seen, begun, pages = deque([first]), set[str](), set[str](), 0
     transport = httpx.ASGITransport(create_app(apis=apis))
     async with httpx.AsyncClient(
         transport=transport, base_url=_HOST, headers=bearer(key), timeout=_ANSWER_S
     ) as client:
         while waiting:
             address = waiting.popleft()
-            if pages == most and not address.startswith("/assets/"):
+            group = _group(address, first)
+            full = pages >= most and group not in begun and not address.startswith("/assets/")
+            if full or address in seen:
                 continue
+            seen.add(address)
             reply = await client.get(address)
             if not reply.is_success:
                 continue
             replies[address] = reply
-            if _is_page(reply):
-                pages += 1
-                linked = _LINK.findall(_LIVE.sub("", reply.text))
-                for target in (_address(value, address) for _, value in linked):
-                    if target not in seen and _is_wanted(target, first):
-                        seen.add(target)
-                        waiting.append(target)
+            if not _is_page(reply):
+                continue
+            pages += 1
+            begun |= {group} - {""}
+            linked = _LINK.findall(_LIVE.sub("", reply.text))
+            for target in (_address(value, address) for _, value in linked):
+                if target not in seen and _is_wanted(target, first):
+                    own = group and _group(target, first) == group
+                    (waiting.appendleft if own else waiting.append)(target)
     return replies
+
+
+def _group(address: str, first: str) -> str:
+    """Return the group of a page that shows it, one of its rollouts or their tokens; empty for other pages."""
+    found = _GROUP.fullmatch(address.removeprefix(first))
+    return found[1] or found[2] if found else ""
 
 
 def _is_page(reply: httpx.Response) -> bool:
@@ -101,9 +114,10 @@ def _address(value: str, address: str) -> str:
 def _is_wanted(address: str, first: str) -> bool:
     """Whether an address is a file of all pages, a view of the run, or a task or rewrite of it."""
     parts = urlsplit(address)
-    if parts.path == first or parts.path.startswith(f"{first}/"):
-        return {name for name, _ in parse_qsl(parts.query)} <= _VIEWS
-    return parts.path.startswith(("/assets/", "/tasks/", "/proposals/")) and not parts.query
+    if parts.path == f"{first}/rollouts":
+        return True
+    folders = (f"{first}/", "/assets/", "/tasks/", "/proposals/")
+    return not parts.query and f"{parts.path}/".startswith(folders)
 
 
 def _file_name(address: str, first: str) -> str:
@@ -117,21 +131,23 @@ def _file_name(address: str, first: str) -> str:
     return path if PurePosixPath(path).suffix in (".css", ".js", ".csv") else f"{path}.html"
 
 
-def _rewritten(page: str, address: str, names: dict[str, str]) -> str:
-    """Point the links of a page at files, and remove what needs a service."""
+def _rewritten(page: str, address: str, names: dict[str, str], note: str) -> str:
+    """Point the links of a page at files, and remove what needs a service or a page that is left out."""
     here = posixpath.dirname(names[address]) or "."
 
-    def to_file(link: re.Match[str]) -> str:
-        value = html.unescape(link[2])
-        if value.startswith(("#", "data:")):
-            return link[0]
-        name = names.get(_address(link[2], address))
-        if name is None:
-            return ""
-        fragment = urlsplit(value).fragment
-        target = posixpath.relpath(name, here) + (f"#{fragment}" if fragment else "")
-        return f'{link[1]}="{html.escape(target)}"'
+    def stays(value: str) -> bool:
+        return value.startswith(("#", "data:")) or _address(value, address) in names
 
-    page = _FORM.sub(lambda form: f"<p>{' '.join(_ANCHOR.findall(form[0]))}</p>", page)
-    page = _LINK.sub(to_file, _LIVE.sub("", page))
+    def anchor(link: re.Match[str]) -> str:
+        return link[0] if stays(link[1]) else "" if " rel=" in link[0] else link[2]
+
+    def to_file(link: re.Match[str]) -> str:
+        if link[2].startswith(("#", "data:")):
+            return link[0]
+        path = posixpath.relpath(names[_address(link[2], address)], here)
+        fragment = urlsplit(html.unescape(link[2])).fragment
+        return f'{link[1]}="{html.escape(f"{path}#{fragment}" if fragment else path)}"'
+
+    page = _LINK.sub(to_file, _ANCHOR.sub(anchor, _LIVE.sub("", page)))
+    page = page.replace("<main>", f"<main>\n{note if names[address] == 'index.html' else ''}", 1)
     return page.replace("<head>", f"<head>\n{_POLICY}", 1)

@@ -16,66 +16,66 @@ from services.dashboard.apis import Visit, Visitor, run_path
 from services.dashboard.templates import page
 from triforge.clients.transport import segment
 from triforge.config.base import Purpose
-from triforge.types import Page, RunState, TrajectoryPage, TrajectoryRecord, TrajectorySummary
+from triforge.types import Page, RunState, TrajectoryPage, TrajectoryRecord
 
 router = APIRouter(prefix="/runs/{run_id}", default_response_class=HTMLResponse)
 
 Text = Annotated[str, Query(max_length=200)]
-_OUTCOMES: Final = {
-    "success": "success", "failure": "failure", "scored": "a score only", "unmeasured": "not measured (infrastructure)",
-}  # fmt: skip
-_VIEWS: Final = {  # the usual questions
-    "all": {},
-    "votes against the outcome": {"against": "true"},
-    "failed by infrastructure": {"outcome": "unmeasured"},
-    "truncated": {"truncated": "true"},
-    "left out of training": {"purpose": "train", "trained": "false"},
-    "held-out tasks": {"purpose": "evaluate"},
+_TRAIN: Final = {"purpose": "train"}
+_ODD: Final = {  # what the first page shows of training rollouts
+    "votes against the outcome": {"against": "true"} | _TRAIN,
+    "not measured": {"outcome": "unmeasured"} | _TRAIN,
+    "truncated": {"truncated": "true"} | _TRAIN,
+    "left out of training": {"trained": "false"} | _TRAIN,
+    "oldest weights": {"min_staleness": "1", "sort": "-staleness"} | _TRAIN,
+    "successes, rarest first": {"outcome": "success", "sort": "-advantage"} | _TRAIN,
+    "failures, rarest first": {"outcome": "failure", "sort": "advantage"} | _TRAIN,
 }
+_VIEWS: Final = {"odd ones": {}, "training tasks": _TRAIN, "held-out tasks": {"purpose": "evaluate"}}  # fmt: skip
 _FIELDS: Final = (
     "step", "task", "kind", "purpose", "outcome", "against", "trained", "truncated", "min_length", "max_length",
     "min_staleness", "search", "sort",
 )  # fmt: skip
 _COLOURS: Final = {
-    "sampled": "log-probability at sampling", "training": "log-probability at training", "ratio": "ratio",
+    "sampled": "surprise at sampling (-log-probability)", "training": "surprise at training", "ratio": "ratio",
     "mask": "trained on", "version": "version of the weights",
 }  # fmt: skip
-# bounds of the colours: from certain to surprising, from less likely than at sampling to more likely
-_LOGPROBS: Final = (-0.01, -0.1, -0.5, -1.0, -2.0, -4.0)
-_RATIOS: Final = (0.5, 0.8, 0.95, 1.05, 1.25, 2.0)
+_SURPRISE: Final = (0.01, 0.1, 0.5, 1.0, 2.0, 4.0)  # a value above n of the bounds has the colour n
+_BOUNDS: Final = {"sampled": _SURPRISE, "training": _SURPRISE, "ratio": (0.5, 0.8, 0.95, 1.05, 1.25, 2.0)}  # fmt: skip
 _ROWS: Final = 50
+_SHOWN: Final = 3  # of each odd kind
 
 
 @router.get("/rollouts")
 async def table(run_id: str, request: Request, visit: Visitor) -> str:
-    """Show the rollouts that meet the filters of the address; empty and unknown filters are ignored."""
+    """Show the rollouts that meet the filters of the address, or without any the odd ones; empty and unknown filters are ignored."""
     query = request.query_params
     filters = {name: query[name] for name in _FIELDS if query.get(name, "").strip()}
-    run, rows = await asyncio.gather(
-        visit.read(RunState, "trainer", run_path(run_id)),
-        visit.read(
-            TrajectoryPage, "trainer", run_path(run_id, "/trajectories"), limit=_ROWS, cursor=query.get("cursor", ""), **filters
-        ),
-    )  # fmt: skip
+    cursor = query.get("cursor", "") if filters else ""
 
-    def sorted_by(name: str) -> str:
-        return _link(filters | {"sort": name if filters.get("sort") == f"-{name}" else f"-{name}"})
+    async def found(fields: Mapping[str, str], limit: int) -> TrajectoryPage:
+        path = run_path(run_id, "/trajectories")
+        return await visit.read(
+            TrajectoryPage, "trainer", path, limit=limit, cursor=cursor, **fields
+        )
 
-    return page(
-        "rollouts",
-        run=run,
-        page=rows,
-        filters=dict.fromkeys(_FIELDS, "") | filters,
-        filtered=bool(filters),
-        link=_link(filters),
-        outcomes=_OUTCOMES,
-        purposes=get_args(Purpose),
-        views={name: _link(fields) for name, fields in _VIEWS.items()},
-        scored=any(_has_own_score(row) for row in rows.items),
-        first_page="cursor" not in query,
-        by=sorted_by,
-        more=_link(filters | {"cursor": rows.next_cursor}) if rows.next_cursor else "",
+    run = await visit.read(RunState, "trainer", run_path(run_id))
+    rows, *odd = await asyncio.gather(
+        found(filters or _TRAIN, _ROWS if filters else 1),
+        *(found(fields, _SHOWN) for fields in ({} if filters else _ODD).values()),
     )
+    kinds = zip(_ODD.items(), odd, strict=False)
+    sections = [(name, _link(fields), kind) for (name, fields), kind in kinds if kind.items]
+    if filters:
+        sections = [("", "", rows)]
+    return page(
+        "rollouts", run=run, sections=sections, total=rows.total, filters=dict.fromkeys(_FIELDS, "") | filters,
+        filtered=bool(filters), link=_link(filters),
+        title=next((name for name, fields in (_ODD | _VIEWS).items() if fields == filters), "Rollouts" ),
+        purposes=get_args(Purpose), views={name: _link(fields) for name, fields in _VIEWS.items()},
+        scored=any(row.score not in (None, 0.0, 1.0) for _, _, kind in sections for row in kind.items ),
+        more=_link(filters | {"cursor": rows.next_cursor}) if filters and rows.next_cursor else "",
+    )  # fmt: skip
 
 
 @router.get("/rollouts/{trajectory_id}")
@@ -87,15 +87,9 @@ async def rollout(run_id: str, trajectory_id: str, visit: Visitor) -> str:
     )  # fmt: skip
     at = next((n for n, row in enumerate(group.items) if row.id == trajectory_id), 0)
     return page(
-        "rollout",
-        run=run,
-        record=record,
-        row=record.summary,
-        number=at + 1,
-        of=len(group.items),
-        before=group.items[at - 1] if at else None,
-        after=next(iter(group.items[at + 1 :]), None),
-    )
+        "rollout", run=run, record=record, row=record.summary, number=at + 1, of=len(group.items),
+        before=group.items[at - 1] if at else None, after=next(iter(group.items[at + 1 :]), None),
+    )  # fmt: skip
 
 
 @router.get("/rollouts/{trajectory_id}/tokens")
@@ -111,16 +105,9 @@ async def tokens(
     for token in known:
         token["level"] = _level(token, by, versions)
     return page(
-        "tokens",
-        run=run,
-        row=record.summary,
-        turns=turns,
-        by=by,
-        form=form,
-        colours=_COLOURS,
-        legend=_legend(by, versions),
-        trained=any(token["training"] is not None for token in known),
-    )
+        "tokens", run=run, row=record.summary, turns=turns, by=by, form=form, colours=_COLOURS,
+        legend=_legend(by, versions), trained=any(token["training"] is not None for token in known),
+    )  # fmt: skip
 
 
 @router.get("/groups/{group_id}")
@@ -138,15 +125,11 @@ async def group(run_id: str, group_id: str, visit: Visitor) -> str:
     steps = zip_longest(*(record.steps for record in rollouts))
     first = next((n for n, marks in enumerate(parted) if any(marks)), None)
     return page(
-        "group",
-        run=run,
-        group=group_id,
-        rows=[record.summary for record in rollouts],
+        "group", run=run, group=group_id, rows=[record.summary for record in rollouts],
         lines=[(n, [*zip(cells, parted[n], strict=True)]) for n, cells in enumerate(steps)],
         first=None if tree else first,
-        instruction=max((record.instruction for record in rollouts), key=len, default=""),
-        tree=tree,
-    )
+        instruction=max((record.instruction for record in rollouts), key=len, default=""), tree=tree,
+    )  # fmt: skip
 
 
 async def _read(visit: Visit, run_id: str, trajectory_id: str) -> tuple[RunState, TrajectoryRecord]:
@@ -187,15 +170,13 @@ def tokens_of(step: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _level(token: Mapping[str, Any], by: str, versions: Sequence[int]) -> int:
     """Return the colour of a token: 0 is none, 6 the strongest."""
     value = token[by]
-    if by == "mask":
-        return 3 if value else 0
     if value is None:
         return 0
+    if by == "mask":
+        return 3 if value else 0
     if by == "version":
         return versions.index(value) % 6 + 1
-    if by == "ratio":
-        return sum(value > bound for bound in _RATIOS)
-    return sum(value < bound for bound in _LOGPROBS)
+    return sum((value if by == "ratio" else -value) > bound for bound in _BOUNDS[by])
 
 
 def _legend(by: str, versions: Sequence[int]) -> list[tuple[int, str]]:
@@ -204,16 +185,8 @@ def _legend(by: str, versions: Sequence[int]) -> list[tuple[int, str]]:
         return [(3, "trained on"), (0, "left out")]
     if by == "version":
         return [(n % 6 + 1, f"version {version}") for n, version in enumerate(versions)]
-    bounds, end, word = _LOGPROBS, "at least", "below"
-    if by == "ratio":
-        bounds, end, word = _RATIOS, "at most", "above"
-    colours = ((n, f"{word} {bound:g}") for n, bound in enumerate(bounds, 1))
-    return [(0, f"{end} {bounds[0]:g}"), *colours]
-
-
-def _has_own_score(row: TrajectorySummary) -> bool:
-    """Whether the score of a rollout adds to its success."""
-    return row.score is not None and row.score != {1: 1.0, -1: 0.0}.get(row.outcome or 0)
+    above = [(n, f"above {bound:g}") for n, bound in enumerate(_BOUNDS[by], 1)]
+    return [(0, f"at most {_BOUNDS[by][0]:g}"), *above]
 
 
 def _link(fields: Mapping[str, str | None]) -> str:

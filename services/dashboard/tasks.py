@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from services.dashboard.apis import Visitor
+from services.dashboard.apis import Visit, Visitor
+from services.dashboard.compare import differing
 from services.dashboard.runs import ROWS
 from services.dashboard.templates import page
 from triforge.algorithms.theory import wilson
@@ -35,26 +36,20 @@ from triforge.types import (
 router = APIRouter(default_response_class=HTMLResponse)
 
 Part = tuple[Literal["same", "gone", "new"], str]
+Options = list[tuple[str, list[str]]]  # name of a parameter, its values before and after
 Text = Annotated[str, Query(max_length=200)]
 
 _API: Final = "env_adapter"
 _DEEPEST: Final = 8  # indentations
-_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
-    "tasks": ("pause", "resume", "pin", "unpin", "rollback"),
-    "proposals": ("approve", "reject"),
-}
+_VERBS: Final = {"tasks": ("pause", "resume", "pin", "unpin", "rollback"), "proposals": ("approve", "reject")}  # fmt: skip
 
 
 @router.get("/pools/{pool}")
 async def pool_page(
     pool: str,
     visit: Visitor,
-    search: Text = "",
-    state: Text = "",
-    rewrites: Text = "",
-    cursor: str = "",
-    after: str = "",
-) -> str:
+    search: Text = "", state: Text = "", rewrites: Text = "", cursor: str = "", after: str = "",
+) -> str:  # fmt: skip
     """Show a pool with its tasks (`search`, `state`, `cursor`) and its rewrites (`rewrites` is a state, `after` a cursor)."""
     path = f"/v1/pools/{segment(pool)}"
     tasks = {"search": search, "state": state, "cursor": cursor}
@@ -65,15 +60,11 @@ async def pool_page(
         visit.read(Page[Proposal], _API, f"{path}/proposals", limit=ROWS, **proposals),
     )
     return page(
-        "pool",
-        pool=state_of_pool,
-        tasks=own_tasks,
-        proposals=own_proposals,
-        filters=tasks,
-        rewrite_filters=proposals,
-        states=get_args(TaskState),
+        "pool", pool=state_of_pool, tasks=own_tasks,
+        proposals=await asyncio.gather(*(_rewritten(visit, one) for one in own_proposals.items)),
+        later=own_proposals.next_cursor, filters=tasks, rewrite_filters=proposals, states=get_args(TaskState),
         rewrite_states=get_args(ProposalState),
-    )
+    )  # fmt: skip
 
 
 @router.get("/tasks/{task_id}")
@@ -92,13 +83,10 @@ async def lineage_page(task_id: str, visit: Visitor) -> str:
     active = versions.get(lineage.active_id or "")
     paused = [v.task for v in lineage.versions if v.task.state == "paused"]
     return page(
-        "lineage",
-        lineage=lineage,
-        versions=shown,
-        task_id=task_id,
+        "lineage", lineage=lineage, versions=shown, task_id=task_id,
         task=active.task if active else next(iter(paused), None),
         back={version.task.id for version in _ancestors(lineage.active_id, versions)},
-    )
+    )  # fmt: skip
 
 
 @router.get("/proposals/{proposal_id}")
@@ -106,14 +94,12 @@ async def proposal_page(proposal_id: str, visit: Visitor) -> str:
     """Show a rewrite with its diagnosis, prompt, answer, checks and measurements."""
     detail = await visit.read(ProposalDetail, _API, f"/v1/proposals/{segment(proposal_id)}")
     proposal, rows = detail.proposal, detail.measurements
+    _, sentence, options = await _rewritten(visit, proposal)
     return page(
-        "proposal",
-        proposal=proposal,
-        changed=differences(proposal.instruction_before, proposal.instruction_after),
+        "proposal", proposal=proposal, sentence=sentence, options=options,
         parent=success(row for row in rows if row.purpose == "measure_parent"),
-        candidate=success(row for row in rows if row.purpose != "measure_parent"),
-        measurements=rows,
-    )
+        candidate=success(row for row in rows if row.purpose != "measure_parent"), measurements=rows,
+    )  # fmt: skip
 
 
 @router.post("/actions")
@@ -127,9 +113,8 @@ async def act(request: Request, visit: Visitor) -> RedirectResponse:
     fields = dict(parse_qsl((await request.body()).decode(errors="replace")))
     kind, name, verb = (fields.get(field, "") for field in ("kind", "id", "verb"))
     if not name or verb not in _VERBS.get(kind, ()):
-        known = "; ".join(f"{kind}: {', '.join(verbs)}" for kind, verbs in _VERBS.items())
         raise InputError(
-            f"verb: given {kind[:20]!r} {verb[:20]!r} of {name[:80]!r}, expected {known}"
+            f"verb: given {kind[:20]!r} {verb[:20]!r} of {name[:80]!r}, expected {_VERBS}"
         )
     body = {"reason": fields.get("reason", "")}
     if verb == "rollback":
@@ -163,10 +148,26 @@ def _trial(version: TaskDetail) -> list[tuple[str, dict[str, Any]]]:
     return [("before", _counted(made.parent_counts)), ("after", _counted(made.candidate_counts))]
 
 
-def _changed(version: TaskDetail, versions: Mapping[str, TaskDetail]) -> list[Part]:
-    """Return the differences from the version's parent."""
-    parent = versions.get(version.task.parent_id or "", version)
-    return differences(parent.task.instruction, version.task.instruction)
+def _changed(version: TaskDetail, versions: Mapping[str, TaskDetail]) -> tuple[list[Part], Options]:
+    """Return the differences of a version's instruction from its parent's, and if there are none those of the parameters."""
+    old, new = versions.get(version.task.parent_id or "", version).task, version.task
+    options = differing([old.params, new.params]) if old.instruction == new.instruction else []
+    return differences(old.instruction, new.instruction), options
+
+
+async def _rewritten(visit: Visit, proposal: Proposal) -> tuple[Proposal, list[Part], Options]:
+    """Return a rewrite, the differences of its sentences, and if there are none those of the parameters."""
+    before, after, candidate = (
+        proposal.instruction_before,
+        proposal.instruction_after,
+        proposal.candidate_id,
+    )
+    options: Options = []
+    if before == after and candidate and not proposal.null_control:
+        lineage = await visit.read(Lineage, _API, f"/v1/tasks/{segment(candidate)}/lineage")
+        versions = {version.task.id: version for version in lineage.versions}
+        options = _changed(versions[candidate], versions)[1] if candidate in versions else []
+    return proposal, differences(before, after or before), options
 
 
 def _depths(versions: Iterable[TaskDetail]) -> dict[str, int]:

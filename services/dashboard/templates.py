@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -22,18 +21,14 @@ def templates(*folders: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"when": _when, "number": _number, "share": _share, "signed": _signed}
+    filters = {"when": _when, "number": _number, "share": _share, "signed": _signed}
+    environment.filters |= filters | {"duration": _duration}
     return environment
-
-
-@lru_cache(maxsize=1)
-def _own() -> Environment:
-    return templates()
 
 
 def page(name: str, **values: Any) -> str:
     """Fill the template of a page."""
-    return _own().get_template(f"{name}.html").render(**values)
+    return _OWN.get_template(f"{name}.html").render(**values)
 
 
 def _when(seconds: float) -> str:
@@ -44,7 +39,9 @@ def _when(seconds: float) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return ""
-    return "0" if abs(value) < _ROUNDING else f"{value:.4g}"
+    if abs(value) < _ROUNDING:
+        return "0"
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def _signed(value: float) -> str:
@@ -54,3 +51,14 @@ def _signed(value: float) -> str:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
+
+
+def _duration(seconds: float) -> str:
+    """Format a time that something took, in the unit that a reader counts in."""
+    for unit, name in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds:.0f} s"
+
+
+_OWN: Final = templates()

@@ -20,7 +20,7 @@ from triforge.types import GenerateSpec
 
 ROOT = Path(__file__).parents[2]
 PAGE, FIRST = ROOT / "docs" / "extend.md", ROOT / "README.md"
-MOST_LINES = 20
+MOST_LINES = 26
 
 
 def block(language: str, page: Path = PAGE, begins: str = "") -> str:

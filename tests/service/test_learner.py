@@ -141,6 +141,17 @@ def _file(name: str, change: Callable[[Path], object]) -> Callable[[Path], objec
     return damage
 
 
+def _manifest(old: bytes, new: bytes) -> Callable[[Path], object]:
+    """Change some bytes of the manifest."""
+
+    def damage(folder: Path) -> None:
+        data = (folder / "manifest.json").read_bytes()
+        assert old in data
+        (folder / "manifest.json").write_bytes(data.replace(old, new, 1))
+
+    return damage
+
+
 def _instead(change: Callable[[Path], object]) -> Callable[[Path], object]:
     """Put something else in the place of the folder."""
 
@@ -163,6 +174,10 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "no manifest": _file("manifest.json", lambda path: None),
     "a pipe for the manifest": _file("manifest.json", os.mkfifo),
     "half a manifest": lambda folder: os.truncate(folder / "manifest.json", 100),
+    "a manifest of another step": _manifest(b'"step": 1', b'"step": 3'),
+    "a manifest without its step": _manifest(b'"step"', b'"stfp"'),
+    "a manifest without measures": _manifest(b'"metrics"', b'"metrias"'),
+    "a measure that is no number": _manifest(b'"rows": ', b'"rows": "x", "more": '),
     "of another run": lambda folder: write_manifest(folder, {"run_id": "other"}),
     "one file more": lambda folder: (folder / "more.safetensors").write_bytes(b"x"),
     "a file for the folder": _instead(Path.touch),

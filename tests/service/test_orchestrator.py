@@ -19,6 +19,7 @@ from services.trainer.loop.untrained import untrained
 from tests.batches import train_batch
 from tests.service.fake_loop import CONFIG, Loop, until
 from tests.service.fragile import Killed
+from triforge.algorithms.theory import wilson
 from triforge.broker.protocol import key
 from triforge.config import parse
 from triforge.errors import PolicyError, StorageError, UnavailableError
@@ -61,6 +62,8 @@ async def test_a_run_commits_every_step_with_its_versions_and_measures(loop: Loo
     assert (first["eval/sampled"], first["eval/greedy"]) == (1.0, 1.0)
     assert "eval/sampled" not in second
     assert third["eval/sampled_episodes"] == 1.0
+    assert (third["eval/sampled_gain"], third["eval/sampled_gain_pairs"]) == (0.0, 1.0)
+    assert "eval/sampled_gain" not in first
     assert (second["success"], second["judge/votes"], second["rows/policy"]) == (0.5, 8.0, 4.0)
     assert (second["policy/loss"], second["reward/loss"]) == (0.5, 0.5)
     assert (second["groups/dead"], second["groups/dead_share"]) == (0.0, 0.0)
@@ -145,6 +148,18 @@ async def test_a_run_of_no_steps_evaluates_once_and_trains_nothing(loop: Loop) -
     assert versions(loop, run) == [(0, run.policy_version, run.reward_version)]
 
 
+async def test_held_out_tasks_are_sampled_as_often_as_configured_and_played_greedily_once(
+    loop: Loop,
+) -> None:
+    run = await loop.conduct(loop.submit(steps=0, eval_rollouts=3))
+    (only,) = loop.store.steps(run.id)
+    episodes = [only.metrics[f"eval/{mode}_episodes"] for mode in ("sampled", "greedy")]
+    assert episodes == [3.0, 1.0]
+    # three episodes of one task tell as much as one
+    low, _ = wilson(only.metrics["eval/sampled"], 1)
+    assert only.metrics["eval/sampled/low"] == pytest.approx(low)
+
+
 async def test_a_run_whose_rows_are_all_dropped_says_so_at_each_step_and_at_its_end(
     loop: Loop,
 ) -> None:
@@ -167,7 +182,9 @@ async def test_a_run_whose_rows_are_all_dropped_says_so_at_each_step_and_at_its_
 def test_what_was_trained_on_now_and_then_is_no_idle_run() -> None:
     idle = {"rows/policy": 0.0, "rows/reward": 3.0, "groups": 2.0, "steps/zero spread": 5.0}
     assert untrained([idle]).startswith("the policy trained on 0 of 2 groups")
-    assert "admissible_only = true" in untrained([idle | {"valid_actions": 0.1}])
+    invalid = idle | {"valid_actions": 0.1}
+    assert "admissible_only = true" in untrained([invalid])
+    assert "admissible_only" not in untrained([invalid], admissible_only=True), "it was taken"
     assert "admissible_only" not in untrained([idle | {"valid_actions": 0.9}])
     assert untrained([idle, idle | {"rows/policy": 1.0}]) == ""
     assert untrained([]) == ""
@@ -573,7 +590,14 @@ async def test_people_hear_of_every_group_as_it_lands(loop: Loop) -> None:
     run = loop.submit(steps=1, eval_every=0)
     assert (await loop.conduct(run)).status == "finished"
     heard = await loop.broker.read_events("0", block_s=0.01, run_id=run.id)
-    group = {"purpose": "train", "successes": 1, "score": 0.5, "measured": 2, "total": 2}
+    group = {
+        "purpose": "train",
+        "successes": 1,
+        "score": 0.5,
+        "measured": 2,
+        "total": 2,
+        "failures": {},
+    }
     assert [(e.step, e.data) for _, e in heard if e.kind == "group"] == [
         (1, group | {"done": n}) for n in (1, 2)
     ]

@@ -21,6 +21,7 @@ from triforge.rollout.episode import play_episode
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
+    Event,
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
@@ -224,6 +225,22 @@ async def test_an_unmeasured_trajectory_is_kept_but_not_judged(
     assert sorted(t.measured for t in played.trajectories) == [False, True, True]
     judged = {task.trajectory_id for task in sent(redis_url)}
     assert judged == {t.id for t in played.trajectories if t.measured}
+
+
+async def test_what_environments_wait_for_is_reported_while_they_are_played(broker: Broker) -> None:
+    family, free = Family(), asyncio.Event()
+    family.held[1] = free
+    family.activity = lambda: "the judge is slow"  # type: ignore[attr-defined]
+    player = worker(broker, family)
+    player.report_s = 0.01
+    playing = asyncio.create_task(player.play(group()))
+    events: list[tuple[str, Event]] = []
+    while not events:
+        events = await broker.read_events("0", block_s=0.05, run_id="r")
+    free.set()
+    await playing
+    event = events[0][1]
+    assert (event.kind, event.step, event.data["text"]) == ("waits", 0, "the judge is slow")
 
 
 async def test_an_environment_gets_its_own_thread_unless_its_family_never_blocks(

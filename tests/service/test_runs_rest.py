@@ -308,7 +308,8 @@ async def test_a_run_is_watched_to_its_end_and_exported(trainer: Api, tmp_path: 
         ("run", -1), ("evaluation", 0), ("step", 0), ("step", 1), ("evaluation", 2), ("step", 2),
         ("run", 2),
     ]  # fmt: skip
-    assert (await trainer.client.run(run.id)).status == "finished"
+    ended = await trainer.client.run(run.id)
+    assert (ended.status, ended.verdict and ended.verdict.word) == ("finished", "not told apart")
     await expect_events(trainer.http, run.id)
     path = tmp_path / "run.parquet"
     await trainer.client.export(run.id, path)

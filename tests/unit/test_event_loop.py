@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import os
+import signal
+import threading
 
-from triforge.event_loop import new_event_loop, run
+import pytest
+
+from triforge.event_loop import new_event_loop, run, run_anywhere
+
+
+def test_an_interrupt_in_a_notebook_ends_the_work() -> None:
+    ended = threading.Event()
+
+    async def work() -> None:
+        try:
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def cell() -> None:
+        run_anywhere(work())
+
+    loop = asyncio.new_event_loop()  # as a kernel has one
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(cell())
+    loop.close()
+    assert ended.is_set()
 
 
 async def threshold() -> tuple[int, int, int]:

@@ -15,7 +15,23 @@ from triforge.errors import ConfigError, InputError
 
 DEEP = '{"not":' * 2000 + "{}" + "}" * 2000
 BAD: list[dict[str, Any]] = [
-    *({"regex": text} for text in ("(", "*", "[a", "a{2,1}", "(?=a)b", r"(a)\1", r"\p{Foo}")),
+    *(
+        {"regex": text}
+        for text in (
+            "(",
+            "*",
+            "[a",
+            "a{2,1}",
+            "(?=a)b",
+            r"(a)\1",
+            r"\p{Foo}",
+            "\\",
+            r"a\b",
+            r"\Ba",
+            r"\<a",
+            r"\b{end}",
+        )
+    ),
     {"regex": "a" * 100_000},
     *({"json_schema": text} for text in (DEEP, "{", "[]", "NaN", '{"a": 1, "a": 2}')),
     {"json_schema": f'{{"const": "{"a" * 2**20}"}}'},
@@ -30,7 +46,9 @@ def test_what_no_engine_takes_is_refused_by_both_doors(fields: dict[str, Any]) -
         parse_sampling(fields)
 
 
-@pytest.mark.parametrize("pattern", ["", r"(?i)[\p{L}&&[^x]]+?", r"\w{1000}", "(?P<x>a|b)*", "^a$"])
+@pytest.mark.parametrize(
+    "pattern", ["", r"(?i)[\p{L}&&[^x]]+?", r"\w{1000}", "(?P<x>a|b)*", "^a$", r"\\b[\x08]"]
+)
 def test_what_engines_take_is_taken(pattern: str) -> None:
     assert Sampling(regex=pattern).regex == pattern
 

@@ -54,7 +54,7 @@ HARM = {
         "writes more than",
     ),
     "a product": ("{{ 'x' * 10000000000 }}", "the size 10000000000"),
-    "a power": ("{{ 9 ** 9999999999 }}", "an exponent is 9999999999"),
+    "a power": ("{{ 9 ** 9999999999 }}", "the size 39999999996"),
     "powers": ("{% set a = 9 ** 60 %}" + "{% set a = a ** 60 %}" * 6, "a value has the size"),
     "text that doubles": (
         "{% set n = namespace(s='x') %}{% for a in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
@@ -84,6 +84,27 @@ HARM = {
     "a format with a width as a value": (
         "{{ '{:>{}}'.format(1, 9999999999) }}",
         "a width of four digits",
+    ),
+    "a field many times": ("{{ ('{0}' * 5000).format('x' * 9999999) }}", "a value has the size"),
+    "a named field many times": (
+        "{{ ('%(a)s' * 5000) | format(a='x' * 9999999) }}",
+        "a value has the size",
+    ),
+    "replaced without a count": (
+        "{{ ('x' * 99999).replace('x', 'y' * 99999, -1) }}",
+        "a value has the size",
+    ),
+    "a list of what is made one by one": (
+        "{{ range(9999, 99999) | map('string') | map('join', 'x' * 99999) | list }}",
+        "a value has the size",
+    ),
+    "namespaces in namespaces": (
+        "{% set n = namespace(a='x') %}" + "{% set n = namespace(a=n, b=n) %}" * 60 + "{{ n }}",
+        "a value has the size",
+    ),
+    "lists that are compared": (
+        "{% macro f(a, b, n) %}{{ f([a, a], [b, b], n - 1) if n else a == b }}{% endmacro %}{{ f(1, 1, 60) }}",
+        "a value has the size",
     ),
     "a wide indent": ("{{ [[1] * 9999] | tojson(indent=99999999) }}", "the indent is"),
     "many variables": (

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from triforge.algorithms.core import CoreOptions
-from triforge.errors import InputError
 
 T = TypeVar("T")
 Rows = Sequence[Sequence[float | None]]
@@ -25,6 +24,7 @@ UNMEASURED = "unmeasured"
 LONE = "lone step"
 LONE_VOTE = "lone vote"
 ZERO_SPREAD = "zero spread"
+NEGATIVE = "negative reward"  # in a group that `relative` would divide by its mean
 ZERO_ADVANTAGE = "zero advantage"
 UNANIMOUS = "unanimous votes"
 UNREWARDED = "vote without reward"
@@ -85,9 +85,7 @@ def standardise(
         if std <= NEGLIGIBLE:
             common = ZERO_SPREAD
         elif normalise == "relative" and min(present) < 0.0:
-            raise InputError(
-                f"rewards: given {min(present)}, expected at least 0: normalise = 'relative' divides by their mean"
-            )
+            common = NEGATIVE
         else:
             divisor = {
                 "std": max(std, std_floor) + eps,

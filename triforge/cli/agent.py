@@ -33,8 +33,9 @@ from triforge.cli.deployment import (
     overrides,
     running,
 )
-from triforge.cli.terminal import say
+from triforge.cli.terminal import console, say
 from triforge.cli.training import Trained, result_of, show
+from triforge.cli.watch import watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge
@@ -57,6 +58,7 @@ from triforge.types import ENDED, MadeSession, Params, RunState, SessionReward, 
 agent_app = typer.Typer(no_args_is_help=True)
 
 _LOOK_S: Final = 0.5  # between two looks at the run or at busy groups
+_LAST_S: Final = 5.0  # for the last lines of its progress
 _MOST: Final = 65_536  # bytes of a reward
 _REPEATS: Final = 3  # sessions with the same ending that are shown
 
@@ -130,16 +132,19 @@ class Agents:
                 run = await self._trainer.submit(pool, name=name, config=config)
             say(f"{run.id}: {run.steps} steps, {self._parallel} agents at a time")
             players = [asyncio.create_task(self._play_all(run.id)) for _ in range(self._parallel)]
+            watching = asyncio.create_task(watch(console, self._trainer, run.id))
             try:
-                return await self._until_ended(run.id, players)
+                ended = await self._until_ended(run.id, players)
+                await asyncio.wait([watching], timeout=_LAST_S)
+                return ended
             except ConfigError:  # no session of these agents will have a reward
                 if not run_id:
                     await self._trainer.stop(run.id)
                 raise
             finally:
-                for player in players:
-                    player.cancel()
-                await asyncio.gather(*players, return_exceptions=True)
+                for task in (*players, watching):
+                    task.cancel()
+                await asyncio.gather(*players, watching, return_exceptions=True)
 
     async def _until_ended(self, run_id: str, players: Sequence[asyncio.Task[None]]) -> RunState:
         while True:

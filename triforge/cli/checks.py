@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from triforge.cli.pools import pool_request
+from triforge.cli.terminal import say
 from triforge.config import RunConfig, Settings, merge
 from triforge.doctor.local import demand_model
 from triforge.environments import registry
@@ -23,7 +24,7 @@ from triforge.rendering import Renderer
 from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.live import LiveEnvironment
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
-from triforge.types import Params, PoolRequest, PoolState, Task
+from triforge.types import Params, PoolState, Task
 
 _TRIED: Final = 2  # tasks
 _TURNS: Final = 20
@@ -32,30 +33,21 @@ _ANSWERS: Final = ("", "42", '{"answer": "42"}', "Answer: <answer>\\boxed{42}</a
 
 
 def check_new_pool(
-    name: str, body: dict[str, Any] | Path, environment: str, *, play: bool
-) -> PoolState:
-    """Return the pool that env_adapter would make, with all rows checked; with `play` the user's own code is called, too.
+    name: str,
+    body: dict[str, Any] | Path,
+    environment: str,
+    *,
+    play: bool,
+    tell: Callable[[str], None] = say,
+) -> tuple[PoolState, Task]:
+    """Return the pool that env_adapter would make, and its first task, with all rows checked; with `play` the user's own code is called, too.
+
+    Rows that repeat others or ask the same are reported by `tell`.
 
     Raises:
         InputError: the family is unknown, refuses options or rows, or raises at every answer.
         ConfigError: a package that the family needs is missing.
     """
-    with _checked(name, body, environment) as (family, head, checked):
-        if play:
-            drafts = [draft for _, draft in islice(checked, _TRIED)]
-            demand_playable_code(family, drafts, head.options)
-        tasks = {split: {"active": count} for split, count in checked.splits.items()}
-        return PoolState(
-            id=name, name=name, environment=head.environment, options=head.options, created_at=0.0, tasks=tasks, proposals={},
-            **registry.traits(head.environment),
-        )  # fmt: skip
-
-
-@contextmanager
-def _checked(
-    name: str, body: dict[str, Any] | Path, environment: str
-) -> Iterator[tuple[EnvironmentFamily, PoolRequest, CheckedTasks]]:
-    """Check the rows of a new pool; yield its family, its request without the rows, and its tasks."""
     with ExitStack() as stack:
         request = pool_request(name, body, environment=environment)
         rows = (
@@ -67,26 +59,31 @@ def _checked(
         checked = stack.enter_context(CheckedTasks())
         family = registry.family(head.environment)
         check_pool(family, head, rows, checked)
-        yield family, head, checked
+        if checked.summary:
+            tell(f"{head.environment}: {checked.summary}")
+        drafts = [draft for _, draft in islice(checked, _TRIED)]
+        if play:
+            demand_playable_code(family, drafts, head.options)
+        tasks = {split: {"active": count} for split, count in checked.splits.items()}
+        pool = PoolState(
+            id=name, name=name, environment=head.environment, options=head.options, created_at=0.0, tasks=tasks, proposals={},
+            **registry.traits(head.environment),
+        )  # fmt: skip
+        return pool, _trials(family, drafts)[0]
 
 
-def demand_shown(
-    policy: Path, name: str, body: dict[str, Any] | Path, environment: str, options: Params
-) -> None:
-    """Raise ConfigError if the first task of a new pool shows a system message, which the policy's chat template refuses."""
+def demand_shown(policy: Path, pool: PoolState, task: Task, options: Params) -> None:
+    """Raise ConfigError if a task of a pool shows a system message, which the policy's chat template refuses."""
     reason = ""
     with suppress(WeightsError):  # `demand_models` says what is wrong with a folder
         reason = Renderer.from_folder(policy).refuses_system
-    if not reason:
-        return
-    with _checked(name, body, environment) as (family, head, checked):
-        task = _trials(family, [draft for _, draft in islice(checked, 1)])[0]
-        if run_anywhere(_system(family, task, merge(head.options, options))):
-            raise ConfigError(
-                f"models.policy.path: given {str(policy)!r}, whose chat template takes no system message ({reason}), for "
-                f"{environment!r}, whose episodes begin with one: name another model, or let the environment show none (for most "
-                "families env_adapter.options.guide = false)"
-            )
+    family = registry.family(pool.environment)
+    if reason and run_anywhere(_system(family, task, merge(pool.options, options))):
+        raise ConfigError(
+            f"models.policy.path: given {str(policy)!r}, whose chat template takes no system message ({reason}), for "
+            f"{pool.environment!r}, whose episodes begin with one: name another model, or let the environment show none (for "
+            "most families env_adapter.options.guide = false)"
+        )
 
 
 async def _system(family: EnvironmentFamily, task: Task, options: Params) -> str:
@@ -136,7 +133,7 @@ def demand_playable_code(
         f"answered {answer}: {_traced(error)}" for answer, error in errors[0].values()
     )
     raise InputError(
-        f"{options.get('reward', family.name)} raises at every answer to the first {len(tasks)} tasks; to {tasks[0].params!r:.300}\n"
+        f"{str(options.get('reward', family.name)).rpartition('#')[2]} raises at every answer to the first {len(tasks)} tasks; to {tasks[0].params!r:.300}\n"
         f"{shown}\nAn answer that it cannot read gets a low score or is an invalid action; raise only where nothing can be measured"
     ) from first
 
@@ -166,7 +163,9 @@ async def _errors(
                 try:
                     await _play(live, responses)
                 except TriforgeError as error:
-                    errors.setdefault(error.detail, (f"{responses[0]!r:.100}", error))
+                    errors.setdefault(
+                        error.raised or error.detail, (f"{responses[0]!r:.100}", error)
+                    )
                 else:
                     return {}
                 finally:

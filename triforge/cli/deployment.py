@@ -54,7 +54,7 @@ def ask_pools(state: Path, work: Callable[[EnvAdapterClient], Awaitable[_T]]) ->
 def _ask(
     kind: Callable[..., _C], service: str, state: Path, work: Callable[[_C], Awaitable[_T]]
 ) -> _T:
-    addresses = running(state)
+    addresses = running(state, service)
 
     async def call() -> _T:
         key = addresses.key.get_secret_value()
@@ -64,16 +64,21 @@ def _ask(
     try:
         return asyncio.run(call())
     except UnreachableError as error:
-        raise UnavailableError(f"{how_to_start(state)}: {error.detail}") from None
+        raise UnavailableError(
+            f"no deployment answers; {how_to_start(state)}: {error.detail}"
+        ) from None
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
 
 
 def how_to_start(state: Path) -> str:
-    """Say that no deployment answers, and how to start one."""
+    """Say how to start a deployment."""
     if command := start_command(state):
-        return f"no deployment answers; start that of the last training in another terminal: `{command}`"
-    return "no deployment answers; start it with `triforge up --config FILE`, or name the folder of one with --state"
+        return f"start that of the last training in another terminal: `{command}`"
+    return (
+        "start one with `triforge up --config FILE`, or name that of another folder with --state, or its address in "
+        "TRIFORGE_TRAINER_URL"
+    )
 
 
 def start_command(state: Path) -> str:
@@ -83,11 +88,26 @@ def start_command(state: Path) -> str:
     return f"triforge up --config {state / DOCUMENT}{'' if state == STATE else f' --state {state}'}"
 
 
-def running(state: Path) -> Settings:
-    """Return the addresses of the deployment; InputError for a named folder that does not exist."""
+def running(state: Path, service: str = "trainer") -> Settings:
+    """Return the addresses of the deployment.
+
+    The default ports count only where the folder is not named and no deployment has run in it.
+
+    Raises:
+        InputError: a named folder does not exist.
+        UnavailableError: no deployment runs in the folder, and the environment does not name the service.
+    """
     if state != STATE and not state.is_dir():
         raise InputError(f"--state: given {state}, expected the folder of a `triforge up --state`")
-    return settings(state)
+    addresses = settings(state)
+    if not names(addresses, service) and (state != STATE or (state / "logs").is_dir()):
+        raise UnavailableError(f"no deployment runs in {state}; {how_to_start(state)}")
+    return addresses
+
+
+def names(addresses: Settings, service: str) -> bool:
+    """Whether a folder or the environment gives the address of a service; else it is the default one."""
+    return f"{service}_url" in addresses.model_fields_set
 
 
 def settings(state: Path = STATE) -> Settings:

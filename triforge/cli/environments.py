@@ -13,9 +13,12 @@ import typer
 from typer import Argument, Option
 
 from triforge.cli.terminal import say
-from triforge.environments.registry import family
+from triforge.environments.registry import about, family, known, load
 from triforge.environments.rows import object_of, read_params
+from triforge.environments.tasks import CheckedTasks, check_pool
+from triforge.errors import TriforgeError
 from triforge.testing.check_environment import check_environment, not_applicable
+from triforge.types import GenerateSpec, PoolRequest
 
 env_app = typer.Typer(no_args_is_help=True)
 
@@ -23,6 +26,19 @@ NameArgument = Annotated[str, Argument(help="Family, such as household or my_mod
 GenerateOption = Annotated[str, Option(help="Options of the generator, JSON.")]
 EpisodesOption = Annotated[str, Option("--options", help="Options of the episodes, JSON.")]
 TasksOption = Annotated[Path | None, Option(help="JSONL file of tasks; else generated.")]
+
+
+@env_app.command("list")
+def env_list() -> None:
+    """List the installed families, and what those lack that cannot be played here."""
+    for name in known():
+        try:
+            described = about(load(name))
+            say(f"{name:<14} {described.what if described else ''}".rstrip())
+            family(name)
+        except TriforgeError as error:
+            say(f"  not here: {error.detail}")
+    say("docs/environments.md leads to the page of each; your own is my_module:FAMILY")
 
 
 @env_app.command("check")
@@ -50,6 +66,16 @@ def env_check(
         mark = "-     " if result in skipped else "ok    " if result.passed else "BROKEN"
         say(f"{mark} {result.name}{': ' * bool(result.detail)}{result.detail}")
     broken = sum(not result.passed for result in results)
+    rows = getattr(family(name), "at_a_time", 0)  # where tasks are rows of a file
+    if rows and not (tasks or broken):
+        spec = GenerateSpec(count=rows, at_most=True, options=object_of(generate, "--generate"))
+        head = PoolRequest(
+            name="check", environment=name, options=object_of(options, "--options"), generate=spec
+        )
+        with CheckedTasks() as checked:
+            check_pool(family(name), head, (), checked)
+            if checked.summary:
+                say(f"note   {checked.summary}")
     say(f"{len(results)} checks, {broken} broken, {len(skipped)} do not apply")
     if broken:
         raise typer.Exit(1)

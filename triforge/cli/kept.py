@@ -15,11 +15,11 @@ from triforge.environments.registry import traits
 from triforge.errors import NotFoundError
 from triforge.store.database import Database
 from triforge.store.tables import PoolRow, RunRow, TaskRow
-from triforge.types import PoolState
+from triforge.types import PoolState, Task
 
 
-def find_pool(state: Path, pool: str) -> PoolState | None:
-    """Return a pool by id or name; None if several tenants have it or the schema is older, NotFoundError if it is missing."""
+def find_pool(state: Path, pool: str) -> tuple[PoolState, Task] | None:
+    """Return a pool by id or name, and a task; None if several tenants have it or the schema is older, NotFoundError if it is missing."""
     missing = f"pool {pool!r} does not exist in {state}; without --pool the command makes one"
     with _rows(state, missing) as session:
         if session is None:
@@ -35,10 +35,15 @@ def find_pool(state: Path, pool: str) -> PoolState | None:
         counts = select(TaskRow.split, TaskRow.state, func.count()).where(TaskRow.pool_id == row.id)
         for split, status, count in session.execute(counts.group_by(TaskRow.split, TaskRow.state)):
             tasks[split][status] = count
-        return PoolState(
+        first = session.scalars(select(TaskRow).where(TaskRow.pool_id == row.id).limit(1)).one()
+        task = Task(
+            id=first.id, pool_id=row.id, slot=first.slot, family=row.family, instruction=first.instruction, params=first.params
+        )  # fmt: skip
+        found = PoolState(
             id=row.id, name=row.name, environment=row.family, options=row.options, created_at=row.created_at, tasks=tasks,
             proposals={}, **traits(row.family),
         )  # fmt: skip
+        return found, task
 
 
 def demand_run(state: Path, run: str) -> None:

@@ -23,9 +23,13 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "training:train_command",
         "Train a model on an environment: start what is needed, show progress, report success and the model's folder.",
     ),
+    "ab": (
+        "ab:ab",
+        "Train with several settings on the same seeds, one run after the other, and report which settings differ.",
+    ),
     "eval": (
         "evaluate:evaluate",
-        "Play a pool's held-out tasks with a model, without training, and report how often it succeeded.",
+        "Play held-out tasks with models, without training, and report how often each succeeds and where they differ.",
     ),
     "up": (
         "up:up",
@@ -48,7 +52,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "pool": ("pools:pool_app", "Create, read and steer task pools."),
     "task": ("pools:task_app", "Read and steer tasks and their versions."),
     "proposal": ("pools:proposal_app", "Read and decide on rewrites of tasks."),
-    "env": ("environments:env_app", "Check and serve environments."),
+    "env": ("environments:env_app", "List, check and serve environments."),
     "agent": ("agent:agent_app", "Train your own agents."),
     "key": ("keys:key_app", "Create, list and revoke API keys."),
 }

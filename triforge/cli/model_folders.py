@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import os
 import re
 import sys
@@ -17,15 +18,14 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from triforge.errors import ConfigError
+from triforge.store.tensor_files import read_folder
 from triforge.supervisor.process import run_reporting
 from triforge.types import Params
 
 TINY: Final = "tiny"
-# A tiny model has few words, and its weights want large steps.
-TINY_DOCUMENT: Final[dict[str, Any]] = {
-    "models": {"policy": {"max_new_tokens": 16}},
-    "trainer": {"policy": {"learning_rate": 5e-4}},
-}
+# A tiny model has few words.
+TINY_DOCUMENT: Final[dict[str, Any]] = {"models": {"policy": {"max_new_tokens": 16}}}
+_RECIPE: Final = "4"  # a new number for each change of how tiny models are made
 _ALSO: Final = (
     "; tiny is made for policies only, and the tiny judge of `make demo` is named in var/demo/demo.toml",
     ", or tiny",
@@ -66,6 +66,16 @@ def model_folder(
         f"models.{role}: given {name!r}, expected a model folder that exists, the id of a model on the Hugging Face hub "
         f"(ORGANISATION/NAME){_ALSO[role == 'policy']}"
     )
+
+
+def learning_rate(folder: Path, *, lora: bool) -> float:
+    """Return a rate for a model of N parameters: `1e-6 (7e9 / N)^0.56`, ten times that for an adapter.
+
+    Between the rates in use for 7e9 and 1e5 parameters (docs/experiments.md). Raises WeightsError: the folder cannot be read.
+    """
+    numbers = sum(math.prod(entry.shape) for entry in read_folder(folder).values())
+    rate = 1e-6 * (7e9 / max(1, numbers)) ** 0.56 * (10 if lora else 1)
+    return float(f"{rate:.1e}")
 
 
 def _from_hub(name: str, tell: Callable[[str], None]) -> Path:
@@ -119,7 +129,7 @@ def _tiny(tell: Callable[[str], None], env: str, generate: Params, options: Para
 def tiny_folder(env: str, generate: Params, options: Params) -> Path:
     """Return the folder of a tiny model; it changes with the options, the files that they name and the family's own file."""
     files = filter(None, map(_digest, (*generate.values(), *options.values(), _module(env))))
-    key = "\0".join((env, _sorted(generate), _sorted(options), *files))
+    key = "\0".join((_RECIPE, env, _sorted(generate), _sorted(options), *files))
     return cache_folder() / TINY / hashlib.sha256(key.encode()).hexdigest()[:12]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from triforge.errors import (
     StorageError,
     WeightsError,
 )
-from triforge.store.manifests import verify_manifest
+from triforge.store.manifests import CARD, verify_manifest
 from triforge.types import ENDED, RunState, TrainedRole, WeightsRecord
 
 VersionOption = Annotated[int | None, Option(help="Version of the model; else the newest.")]
@@ -54,11 +55,11 @@ async def version_of(
 
 
 async def newest_trained(
-    client: TrainerClient, pool_id: str
+    client: TrainerClient, pool_id: str = ""
 ) -> tuple[RunState, WeightsRecord] | None:
-    """Return the newest policy on the disk that an ended run on a pool has trained."""
+    """Return the newest policy on the disk that an ended run has trained, on a pool or on any."""
     for run in await client.runs():
-        if run.pool_id == pool_id and run.status in ENDED and run.steps:
+        if pool_id in ("", run.pool_id) and run.status in ENDED and run.steps:
             newest = trained_policy(run, await client.weights(run.id))
             if newest is not None:
                 return run, newest
@@ -77,8 +78,31 @@ def trained_policy(run: RunState, weights: list[WeightsRecord]) -> WeightsRecord
     return None if newest is None or newest.uri == initial_policy(run) else newest
 
 
-def save_model(folder: Path, to: Path) -> None:
-    """Copy a model folder, checked by its manifest; an adapter becomes a whole model, which takes torch.
+def card_of(run: RunState, row: WeightsRecord) -> str:
+    """Return the hub's card of a version: what it was trained from and how, and the verdict if it is the newest policy; no paths."""
+    initial = Path(run.config.get("models", {}).get(row.role, {}).get("path", ""))
+    of_hub = re.search(r"models--([\w.-]+?)--([\w.-]+)", str(initial))
+    base = "/".join(of_hub.groups()) if of_hub else initial.name
+    facts = [
+        f"Version {row.version} of the {row.role} model of {run.id}, {max(run.step, 0)} steps of triforge.",
+        run.algorithm,
+    ]
+    if run.verdict and (row.role, row.version) == ("policy", run.policy_version):
+        facts = [run.verdict.text, *run.verdict.warnings, *facts]
+    head = [
+        "---",
+        "tags: [reinforcement-learning, triforge]",
+        *([f"base_model: {base}"] if of_hub else []),
+        "---",
+        "",
+    ]
+    return "\n".join(
+        [*head, f"# {base or run.id}, trained", "", *(f"{fact}\n" for fact in facts if fact)]
+    )
+
+
+def save_model(folder: Path, to: Path, card: str) -> None:
+    """Copy a model folder, checked by its manifest, with its card; an adapter becomes a whole model, which takes torch.
 
     Raises:
         InputError: the target exists, or the folder is on another machine.
@@ -97,11 +121,13 @@ def save_model(folder: Path, to: Path) -> None:
         done = subprocess.run([sys.executable, "-m", "services.trainer", *merge], check=False)  # noqa: S603
         if done.returncode:
             raise WeightsError(f"{folder}: the adapter was not merged; the lines above say why")
+        (to / CARD).write_text(card, encoding="utf-8")
         return
     aside = to.with_name(f".{to.name}.part")
     try:
         shutil.rmtree(aside, ignore_errors=True)
         shutil.copytree(folder, aside)
+        (aside / CARD).write_text(card, encoding="utf-8")
         aside.rename(to)
     except (OSError, shutil.Error) as error:
         raise StorageError(f"cannot write {to}: {error}") from error

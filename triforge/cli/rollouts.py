@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from triforge.types import TrajectoryPage
+
 _COLUMNS: Final = [
     "purpose", "group_id", "task_id", "task_version", "instruction", "trajectory_id", "observation", "response",
     "outcome", "outcome_error", "score", "reward", "advantage", "reason", "votes",
@@ -19,8 +21,8 @@ _OUTCOMES: Final = {1: "success", -1: "failure"}
 _VOTES: Final = {1: "+1", 0: "unreadable", -1: "-1"}
 
 
-def show(console: Console, file: Path, *, group: str, limit: int) -> None:
-    """Print the first `limit` rollouts of an export, or of one group of it; a terminal cuts lines at its width."""
+def show(console: Console, file: Path, lost: TrajectoryPage, *, group: str, limit: int) -> None:
+    """Print the first `limit` rollouts of an export, or of one group of it, and of the `lost` ones; a terminal cuts lines at its width."""
     import pyarrow.parquet as pq  # noqa: PLC0415  it is slow to import, and only this command reads files
 
     rows = [
@@ -33,7 +35,7 @@ def show(console: Console, file: Path, *, group: str, limit: int) -> None:
     heads = {name: _group([*members]) for name, members in groups}
     shown = min(limit, len(rollouts))
     end = f"{shown} of {len(rollouts)} rollouts; --limit shows more, --group those of one group"
-    for line in (*_lines(rollouts[:limit], heads), end):
+    for line in (*_lines(rollouts[:limit], heads), end, *_lost_lines(lost)):
         if console.is_terminal:
             console.print(line, highlight=False, overflow="ellipsis", no_wrap=True)
         else:
@@ -50,6 +52,15 @@ def _group(members: list[dict[str, Any]]) -> str:
         mean = math.fsum(scores) / len(scores)
         parts.append(f"mean score {mean:.3f} of {len(scores)} measured")
     return f"group {first['group_id']} ({first['purpose']}): {', '.join(parts) or 'none measured'}"
+
+
+def _lost_lines(lost: TrajectoryPage) -> Iterator[str]:
+    if lost.total:
+        yield f"{lost.total} rollouts were not measured:"
+    for one in (
+        one for one in lost.items if not one.length
+    ):  # the others are shown with their steps
+        yield f"  rollout {one.id} ({one.purpose}) of {one.instruction!r:.60}: {one.error}"
 
 
 def _has_own_score(row: dict[str, Any]) -> bool:

@@ -23,12 +23,12 @@ from triforge.cli.deployment import (
     running,
     stores,
 )
-from triforge.cli.models import VersionOption, save_model, version_of
+from triforge.cli.models import VersionOption, card_of, save_model, version_of
 from triforge.cli.rollouts import show
 from triforge.cli.terminal import console, grid, say
-from triforge.cli.watch import left_running, status_text, watch
+from triforge.cli.watch import left_running, say_verdict, status_text, watch
 from triforge.clients.trainer import TrainerClient
-from triforge.types import TrainedRole
+from triforge.types import TrainedRole, WeightsRecord
 
 run_app = typer.Typer(no_args_is_help=True)
 
@@ -68,6 +68,7 @@ async def _watch(client: TrainerClient, run_id: str) -> None:
     with left_running(run_id):
         run = await watch(console, client, run_id)
     say(f"{run.id} at step {run.step} of {run.steps}: {status_text(run.status, run.reason)}")
+    say_verdict(run)
     if run.status == "failed":
         raise typer.Exit(1)
 
@@ -82,11 +83,14 @@ def run_show(
 ) -> None:
     """Show the state of a run, or the rollouts of one of its steps."""
     if step is not None:
+        wanted = {"step": str(step), "outcome": "unmeasured", "group": group, "limit": str(limit)}
+        lost = ask_trainer(state, lambda client: client.trajectories(run_id, **wanted))
         with _exported(state, run_id, step) as file:
-            show(console, file, group=group, limit=limit)
+            show(console, file, lost, group=group, limit=limit)
         return
     run = ask_trainer(state, lambda client: client.run(run_id))
     versions = ", ".join(f"{role} {version}" for role, version in run.versions.items())
+    say_verdict(run)
     say(f"run       {run.id} {run.name}".rstrip())
     say(f"pool      {run.pool_id}")
     say(f"status    {status_text(run.status, run.reason)}")
@@ -134,9 +138,14 @@ def run_save(
     version: VersionOption = None,
     state: StateOption = STATE,
 ) -> None:
-    """Save a model of a run as a complete Hugging Face folder, with its tokenizer; adapters are merged."""
-    row = ask_trainer(state, lambda client: version_of(client, run_id, role, version))
-    save_model(Path(row.uri), to)
+    """Save a model of a run as a complete Hugging Face folder, with its tokenizer and a card; adapters are merged."""
+
+    async def work(client: TrainerClient) -> tuple[WeightsRecord, str]:
+        row = await version_of(client, run_id, role, version)
+        return row, card_of(await client.run(run_id), row)
+
+    row, card = ask_trainer(state, work)
+    save_model(Path(row.uri), to, card)
     say(f"wrote {to}: version {row.version} of the {role} model of {run_id}")
 
 
@@ -162,7 +171,7 @@ def print_runs(state: Path, newest: int | None = None) -> None:
     """Print a table of runs, newest first."""
     table = grid("run", "name", "status", "step", "reason", whole=4)
     for run in ask_trainer(state, lambda client: client.runs(newest)):
-        table.add_row(run.id, run.name, run.status, f"{run.step}/{run.steps}", run.reason)
+        table.add_row(run.id, run.name, run.status, f"{max(run.step, 0)}/{run.steps}", run.reason)
     console.print(table)
 
 
@@ -192,7 +201,10 @@ def run_report(
     run_id: RunArgument,
     out: Annotated[Path | None, Option("--out", "-o", help="File, .parquet or .jsonl.")] = None,
     html: Annotated[Path | None, Option("--html", help="New folder of pages.")] = None,
-    pages: Annotated[int, Option(min=1, help="With --html: the most pages.")] = 1000,
+    pages: Annotated[
+        int,
+        Option(min=1, help="With --html: pages after which no further group of rollouts is begun."),
+    ] = 1000,
     state: StateOption = STATE,
 ) -> None:
     """Save the measures of a run's finished steps, a row a step, or its pages as files that need no service."""

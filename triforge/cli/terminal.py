@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +19,10 @@ _COMMAND: Final = re.compile(rf"(?<![\w/.-]){_NAME} (?=[a-z])")
 console = Console(markup=False)  # names and reasons are text, brackets included
 
 
-def say(text: str, to: Console = console) -> None:
+def say(text: str, to: Console = console, *, style: str = "") -> None:
     """Print a line; its commands are written so that they can be typed here."""
     text = _COMMAND.sub(lambda _: f"{program()} ", text)
-    to.print(text, markup=False, highlight=False, soft_wrap=True)
+    to.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def program() -> str:
@@ -41,3 +42,10 @@ def grid(*headings: str, whole: int = 1) -> Table:
     for number, column in enumerate(table.columns):
         column.overflow, column.no_wrap = "fold", number < whole
     return table
+
+
+def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as Markdown."""
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import os
 import re
+import shlex
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -26,16 +30,23 @@ from triforge.cli.deployment import (
     OverlayOption,
     SetOption,
     StateOption,
+    names,
     settings,
     start_command,
 )
-from triforge.cli.evaluate import MODES, held_out, measures_of
-from triforge.cli.model_folders import TINY, TINY_DOCUMENT, model_folder
+from triforge.cli.figures import MODES, TASKS, held_out, measures_of
+from triforge.cli.model_folders import (
+    TINY,
+    TINY_DOCUMENT,
+    cache_folder,
+    learning_rate,
+    model_folder,
+)
 from triforge.cli.models import initial_policy, trained_policy
 from triforge.cli.pools import read_pool, send_pool
 from triforge.cli.terminal import console as own_console
 from triforge.cli.terminal import say
-from triforge.cli.watch import status_text, watch
+from triforge.cli.watch import SAME, say_verdict, status_text, watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import (
@@ -47,17 +58,29 @@ from triforge.config import (
     with_assignments,
     write_document,
 )
+from triforge.environments.kit import Beginner
+from triforge.environments.registry import family
 from triforge.environments.rows import object_of
-from triforge.environments.trainable import unplayable
+from triforge.environments.served import PREFIX, find, serving
+from triforge.environments.trainable import config_on, unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError
 from triforge.event_loop import run_anywhere
 from triforge.supervisor.layout import demand_startable, plan_layout
 from triforge.supervisor.supervise import ADDRESSES, Supervisor
-from triforge.types import Params, PoolState, Proposal, RunState, RunStep
+from triforge.types import (
+    ENDED,
+    MAX_TASKS,
+    Params,
+    PoolState,
+    Proposal,
+    RunState,
+    RunStep,
+    Task,
+)
 
 Tell = Callable[[str], None]
 _ANSWER_S: Final = 3.0
-_TASKS: Final = 64  # for training, and for evaluation
+_LOOK_S: Final = 3.0  # between two looks at runs of other commands
 _STOP_S: Final = 120.0  # for a run to finish its step
 
 
@@ -82,6 +105,7 @@ class Training:
     seed: int | None = None
     colocate: bool | None = None
     name: str = ""
+    again: bool = False
     resume: str = ""
     state: Path = Path("var")
     export: Path | None = None
@@ -110,24 +134,25 @@ class Training:
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
         parse(document)  # before a model is fetched or made
-        starts = self._check_pool(document)
+        shown = self._check_pool(document, tell)
         document = merge(document, {"models": self._models(tell)})
+        document = self._with_rates(document, tell)
         policy = document["models"].get("policy", {}).get("path", "")
-        if starts and not self.pool and policy:
-            options = parse(document).env_adapter.options
-            demand_shown(Path(policy), *self.request(document), self.env, options)
+        if shown and policy:
+            demand_shown(Path(policy), *shown, parse(document).env_adapter.options)
         return document
 
     def counts(self) -> tuple[int, int]:
-        """Return how many tasks are generated for training and evaluation; of a short file a fifth is held out."""
+        """Return how many tasks are generated for training and evaluation; a file is taken whole, of which a fifth is held out, 128 rows at most."""
         data = str(self.generate.get("data", ""))
         if self.tasks is None and self.heldout is None and data.endswith(".jsonl"):
             with contextlib.suppress(OSError), Path(data).open("rb") as file:
                 rows = sum(bool(line.strip()) for line in file)
-                if 1 < rows < 2 * _TASKS:
-                    return rows - max(1, rows // 5), max(1, rows // 5)
+                if rows > 1:
+                    heldout = min(TASKS, max(1, rows // 5))
+                    return min(rows - heldout, MAX_TASKS - heldout), heldout
         counts = (self.tasks, self.heldout)
-        train, heldout = (_TASKS if count is None else count for count in counts)
+        train, heldout = (TASKS if count is None else count for count in counts)
         return train, heldout
 
     def request(self, document: Mapping[str, Any]) -> tuple[str, dict[str, Any] | Path]:
@@ -138,6 +163,8 @@ class Training:
         count, heldout = self.counts()
         seed = parse(document).run.seed
         generate = {"count": count, "heldout": heldout, "options": self.generate, "seed": seed}
+        if self.tasks is None and self.heldout is None:
+            generate["at_most"] = True
         return name, {"options": self.options, "generate": generate}
 
     def _demand_run(self) -> None:
@@ -146,25 +173,52 @@ class Training:
 
             kept.demand_run(self.state, self.resume)
 
-    def _check_pool(self, document: Mapping[str, Any]) -> bool:
-        """Return whether a deployment is to be started; raise for a pool that cannot be made or trained on as the document says."""
-        addresses, pool = deployed(self.state), None
+    def _check_pool(self, document: Mapping[str, Any], tell: Tell) -> tuple[PoolState, Task] | None:
+        """Return the pool and a task of it if nothing is started yet; raise for one that cannot be made or trained on as the document says."""
+        addresses, shown = deployed(self.state), None
         if addresses is None:
             demand_startable(Settings.from_env())
         if addresses is not None and self.pool:
             options = parse(document).env_adapter.options
             run_anywhere(_check_served_pool(addresses, self.pool, options))
         elif addresses is not None and (self.state / ADDRESSES).is_file():
-            check_new_pool(*self.request(document), self.env, play=False)
+            check_new_pool(*self.request(document), self.env, play=False, tell=tell)
         elif addresses is None and self.pool:
             from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 
-            pool = kept.find_pool(self.state, self.pool)
+            shown = kept.find_pool(self.state, self.pool)
         elif addresses is None:
-            pool = check_new_pool(*self.request(document), self.env, play=True)
-        if pool is not None:
-            demand_playable(pool, document)
-        return addresses is None
+            shown = check_new_pool(*self.request(document), self.env, play=True, tell=tell)
+        if shown is not None:
+            demand_playable(shown[0], document)
+        return shown
+
+    def for_beginners(self) -> Training:
+        """Return the training of a tiny model with the family's small tasks, where none are named."""
+        if self.model != TINY or self.pool or self.file or not self.env:
+            return self
+        beginner: Beginner | None = getattr(family(self.env), "beginner", None)
+        if beginner is None:
+            return self
+        return replace(
+            self,
+            generate=self.generate or beginner.generate,
+            options=self.options or beginner.options,
+        )
+
+    def _with_rates(self, document: dict[str, Any], tell: Tell) -> dict[str, Any]:
+        """Return the document with learning rates by the size of the named models, where it has none."""
+        for role, name in (("policy", self.model), ("reward", self.reward_model)):
+            section = document.get("trainer", {}).get(role, {})
+            if not name or "learning_rate" in section:
+                continue
+            folder = Path(document["models"][role]["path"])
+            rate = learning_rate(folder, lora=bool(section.get("lora_rank")))
+            tell(
+                f"learning rate of the {role} by its size: {rate:g} (trainer.{role}.learning_rate)"
+            )
+            document = merge(document, {"trainer": {role: {"learning_rate": rate}}})
+        return document
 
     def _models(self, tell: Tell) -> dict[str, Any]:
         # the policy is last, because a tiny one takes a minute to make
@@ -202,8 +256,8 @@ def train(
     *,
     state: str | Path = "var",
     console: Console | None = None,
-    data: str | Path = "",
-    reward: str = "",
+    data: str | Path | Iterable[Mapping[str, Any]] = "",
+    reward: str | Callable[..., Any] = "",
     **arguments: Any,
 ) -> Trained:
     """Train a model on an environment, and stop every process that was started for it.
@@ -215,12 +269,13 @@ def train(
         env: the environment family.
         state: folder of the deployment: database, weights, logs.
         console: where progress is shown.
-        data: option `data` of the family's generator, a file.
-        reward: option `reward` of the family, `MODULE:NAME` of a function.
+        data: option `data` of the family's generator, a file, or its rows.
+        reward: option `reward` of the family, `MODULE:NAME` of a function, or the function itself, also one of a notebook: it
+            then runs in this process, which the workers of a deployment on this machine call.
         arguments: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
             `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
-            `pool` or a `file` of tasks; `seed`, `name`; `colocate` (engines and learners take turns on one card); `resume`, a
-            run to go on with; `export`, a Parquet file of all steps.
+            `pool` or a `file` of tasks; `seed`, `name`, `again` (go on with the newest run of that name); `colocate` (engines and
+            learners take turns on one card); `resume`, a run to go on with; `export`, a Parquet file of all steps.
 
     Raises:
         TriforgeError: an argument is impossible, or the run could not be made. A failed run is no error: see `run`.
@@ -232,14 +287,23 @@ def train(
             f"triforge.train: unknown argument {', '.join(unknown)}; known are {', '.join(sorted(known))}; any field of the "
             "document goes into `overrides`"
         )
+    if callable(reward):
+        place = hashlib.sha256(str(Path(state).resolve()).encode()).hexdigest()[:12]
+        env = env or ("" if arguments.get("pool") else "prompts")
+        with serving(reward, cache_folder() / "rewards" / f"{place}.sock") as address:
+            return train(
+                model, env, state=state, console=console, data=data, reward=address, **arguments
+            )
     for name in ("config", "file", "export"):
         arguments |= {name: Path(arguments[name])} if arguments.get(name) else {}
+    if not isinstance(data, str | Path):
+        data = _written(data, Path(state) / "data")
     if data:
         path = str(Path(data).resolve())
         arguments["generate"] = {**arguments.get("generate", {}), "data": path}
     if reward:
         arguments["options"] = {**arguments.get("options", {}), "reward": reward}
-    training = Training(model=str(model), env=env, state=Path(state), **arguments)
+    training = Training(model=str(model), env=env, state=Path(state), **arguments).for_beginners()
     console = console or Console()
     tell = partial(say, to=console)
     document = training.document(tell)  # outside of an event loop, where Ctrl-C ends it
@@ -249,6 +313,18 @@ def train(
             return await conduct(training, document, addresses, console, tell)
 
     return run_anywhere(work())
+
+
+def _written(rows: Iterable[Mapping[str, Any]], folder: Path) -> Path:
+    """Write rows to a JSONL file, which is named by its contents."""
+    try:
+        lines = "".join(f"{json.dumps(dict(row))}\n" for row in rows).encode()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"data: {error}; expected a file, or rows of JSON values") from error
+    file = folder / f"{hashlib.sha256(lines).hexdigest()[:12]}.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(lines)
+    return file
 
 
 async def conduct(
@@ -263,6 +339,11 @@ async def conduct(
     async with clients_of(addresses) as (pools, trainer):
         run = await _begin(training, document, pools, trainer)
         tell(f"run {run.id} on pool {run.pool_id}: {run.steps} steps of {run.algorithm}")
+        if names(addresses, "dashboard"):
+            tell(f"dashboard: {addresses.dashboard_url}/runs/{run.id}")
+        alone = config_on(await pools.pool(run.pool_id), {}, document).model_dump(mode="json")
+        if (others := _set_elsewhere(run.config, alone)) and not training.resume:
+            tell(f"set by the document of the deployment: {', '.join(others)}; --set replaces it")
         await follow(training.state, run, trainer, console, tell)
         if training.export and (await trainer.run(run.id)).step > 0:
             await trainer.export(run.id, training.export)
@@ -304,10 +385,27 @@ async def deployment(
         watching = asyncio.create_task(supervisor.watch())
         try:
             yield settings(state)
+            async with clients_of(settings(state)) as (_, trainer):
+                await others_ended(trainer, tell)
         finally:
             watching.cancel()
     finally:
         await supervisor.stop()
+
+
+async def others_ended(trainer: TrainerClient, tell: Tell, pause_s: float = _LOOK_S) -> None:
+    """Wait until the runs of other commands, which use this deployment, have ended and been read; Ctrl-C waits no longer."""
+    with contextlib.suppress(asyncio.CancelledError, TriforgeError):
+        named = ""
+        while others := ", ".join(r.id for r in await trainer.runs() if r.status not in ENDED):
+            if others != named:
+                tell(
+                    f"waiting for {others} of another command, which uses this deployment; Ctrl-C stops it"
+                )
+            named = others
+            await asyncio.sleep(pause_s)
+        if named:
+            await asyncio.sleep(pause_s)
 
 
 def deployed(state: Path) -> Settings | None:
@@ -331,12 +429,29 @@ async def _check_served_pool(addresses: Settings, pool: str, options: Params) ->
             raise unplayable(state, error) from None
 
 
+def _set_elsewhere(config: Mapping[str, Any], own: Mapping[str, Any], name: str = "") -> list[str]:
+    """Return the options of a run's config that differ from its `own` document, as `--set` takes them."""
+    lines = []
+    for key, value in config.items():
+        place = f"{name}.{key}".lstrip(".")
+        if isinstance(value, Mapping):
+            lines += _set_elsewhere(value, own.get(key) or {}, place)
+        elif value != own.get(key):
+            lines.append(f"{place}={json.dumps(value)}")
+    return lines
+
+
 async def _begin(
     training: Training, document: Mapping[str, Any], pools: EnvAdapterClient, trainer: TrainerClient
 ) -> RunState:
     """Resume the run, or submit one on the named pool or on a new one."""
-    if training.resume:
-        run = await trainer.run(training.resume)
+    runs = await trainer.runs() if training.again else []
+    same = next((run.id for run in runs if run.name == training.name), training.resume)
+    if same:
+        run = await trainer.run(same)
+        reward = (await pools.pool(run.pool_id)).options.get("reward")
+        if isinstance(reward, str) and reward.startswith(PREFIX):
+            find(reward)  # raises where the process of the function is gone
         return await trainer.resume(run.id) if run.status in ("stopped", "failed") else run
     pool = training.pool
     if not pool:
@@ -352,18 +467,28 @@ async def follow(
     try:
         await watch(console, trainer, run.id)
     except asyncio.CancelledError:
-        tell(f"stopping run {run.id}; Ctrl-C again does not wait for it")
-        with contextlib.suppress(TriforgeError, TimeoutError):
-            await trainer.stop(run.id)
-            async with asyncio.timeout(_STOP_S):
-                async for _ in trainer.events(run.id):  # until it has ended
-                    pass
-            run = await trainer.run(run.id)
-        tell(
-            f"run {run.id} {run.status} at step {max(run.step, 0)} of {run.steps}; to go on with it: "
-            f"triforge train --resume {run.id} --state {state}"
-        )
+        resume = f"; to go on with it: triforge train --resume {run.id} --state {state}"
+        try:
+            run = await _stopped(run.id, trainer, tell)
+        except (TriforgeError, TimeoutError) as error:
+            tell(f"run {run.id}: whether it stopped is not known ({error}){resume}")
+        else:
+            resume = "" if run.status == "finished" else resume
+            tell(f"run {run.id} {run.status} at step {max(run.step, 0)} of {run.steps}{resume}")
         raise
+
+
+async def _stopped(run_id: str, trainer: TrainerClient, tell: Tell) -> RunState:
+    """Stop a run that has not ended; return its last state."""
+    run = await trainer.run(run_id)
+    if run.status not in ENDED:
+        tell(f"stopping run {run_id}; Ctrl-C again does not wait for it")
+        await trainer.stop(run_id)
+        async with asyncio.timeout(_STOP_S):
+            async for _ in trainer.events(run_id):  # until it has ended
+                pass
+        run = await trainer.run(run_id)
+    return run
 
 
 async def result_of(run_id: str, addresses: Settings, seconds: float) -> Trained:
@@ -396,11 +521,11 @@ def train_command(
     reward: Annotated[str, Option(help="Option `reward`: MODULE:NAME of a function.")] = "",
     tasks: Annotated[
         int | None,
-        Option(min=1, help="Training tasks to generate; else 64, or the rows of the data."),
+        Option(min=1, help="Training tasks to generate; else 128, or the rows of the data."),
     ] = None,
     heldout: Annotated[
         int | None,
-        Option(min=0, help="Held-out tasks to generate; else 64, or a fifth of the data."),
+        Option(min=0, help="Held-out tasks to generate; else 128, or a fifth of the data."),
     ] = None,
     pool: Annotated[str, Option(help="A pool that exists, instead of a new one.")] = "",
     file: Annotated[Path | None, Option("--file", "-f", help="Tasks, JSON or JSONL.")] = None,
@@ -425,17 +550,20 @@ def train_command(
         tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate, config=config,
         overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=own_console,
     )  # fmt: skip
-    show(trained)
+    show(trained, SAME if resume else shlex.join(["triforge", *sys.argv[1:]]))
     if command := start_command(state):
-        say(f"to look at it: {command}, and in another terminal:")
+        say(f"to look at it: {command}")
+        say(
+            f"  then open {Settings.from_env().dashboard_url}/runs/{trained.run.id}, or type in another terminal"
+        )
     folder = "" if state == STATE else f" --state {state}"
     say(f"  triforge run show {trained.run.id} --step 1{folder}")
     if trained.run.status in ("failed", "stopped"):
         raise typer.Exit(1)
 
 
-def show(trained: Trained) -> None:
-    """Print the success on held-out tasks before and after, and the folder of the model."""
+def show(trained: Trained, command: str = SAME) -> None:
+    """Print the success on held-out tasks before and after, the verdict, and the folder of the model; `command` began the run."""
     run, table = trained.run, Table("held out", "before", "95 %", "after", "95 %", "episodes")
     for mode in MODES:
         before, after = (
@@ -450,6 +578,7 @@ def show(trained: Trained) -> None:
     say(
         f"{run.id} at step {max(run.step, 0)} of {run.steps}: {status_text(run.status, run.reason)}"
     )
+    say_verdict(run, command)
     if trained.model is None:
         say(f"no update was made; the model is unchanged: {initial_policy(run) or 'as served'}")
         return

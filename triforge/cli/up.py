@@ -14,17 +14,26 @@ from rich.console import Console
 from typer import Argument, Option
 
 from triforge.cli.checks import demand_models
-from triforge.cli.deployment import STATE, StateOption, how_to_start, running, settings
+from triforge.cli.deployment import STATE, SetOption, StateOption, how_to_start, running, settings
+from triforge.cli.models import newest_trained
 from triforge.cli.runs import print_runs
 from triforge.cli.terminal import console, grid, say
-from triforge.config import Settings, load
+from triforge.clients.trainer import TrainerClient
+from triforge.config import (
+    Settings,
+    load,
+    read_document,
+    with_assignments,
+    write_document,
+)
 from triforge.config.base import NOWHERE, by_name
 from triforge.doctor.deployment import readiness
 from triforge.doctor.installation import examine
-from triforge.errors import InputError
+from triforge.errors import InputError, TriforgeError, UnavailableError
 from triforge.supervisor.layout import plan_layout
-from triforge.supervisor.supervise import Supervisor
+from triforge.supervisor.supervise import Supervisor, demand_free
 
+_DOCUMENT = "up.toml"  # of `up --set`, in the state folder
 _NEWEST = 20  # runs that `status` shows
 _MARKS = {"ok": "ok     ", "warning": "warning", "bad": "BAD    "}
 
@@ -32,9 +41,15 @@ _MARKS = {"ok": "ok     ", "warning": "warning", "bad": "BAD    "}
 def up(
     config: Annotated[Path, Option("--config", "-c", help="TOML document that names the models.")],
     state: StateOption = STATE,
+    set_: SetOption = None,
     auto_ports: Annotated[bool, Option("--auto-ports", help="Take free ports.")] = False,
 ) -> None:
     """Start every service, the workers, the engines and Valkey on this machine; Ctrl-C stops them."""
+    demand_free(state)
+    given = config
+    if set_:
+        config = state / _DOCUMENT
+        write_document(config, with_assignments(read_document(given), set_))
     document = load(config)
     layout = plan_layout(
         document, Settings.from_env(), config_path=config, state=state, auto_ports=auto_ports
@@ -42,10 +57,13 @@ def up(
     demand_models(document, layout.settings)
     errors = Console(stderr=True)
     supervisor = Supervisor(layout, state, report=lambda text: say(f"triforge: {text}", errors))
-    asyncio.run(_run(supervisor, layout.settings, state))
+    served, again = document.models.policy.path, f"triforge up --config {given} --state {state}"
+    asyncio.run(_run(supervisor, layout.settings, state, served, again))
 
 
-async def _run(supervisor: Supervisor, addresses: Settings, state: Path) -> None:
+async def _run(
+    supervisor: Supervisor, addresses: Settings, state: Path, served: str, again: str
+) -> None:
     interrupted = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
@@ -53,6 +71,7 @@ async def _run(supervisor: Supervisor, addresses: Settings, state: Path) -> None
     async def serve() -> None:
         await supervisor.start()
         _print_addresses(addresses, state)
+        await print_policy(addresses, served, again)
         await supervisor.watch()
 
     serving, stopping = asyncio.create_task(serve()), asyncio.create_task(interrupted.wait())
@@ -78,6 +97,24 @@ def _print_addresses(addresses: Settings, state: Path) -> None:
     say(f"state, artifacts and logs: {state.resolve()}; Ctrl-C stops everything")
 
 
+async def print_policy(addresses: Settings, served: str, again: str) -> None:
+    """Print which policy is served, and the command that serves the newest one trained here; `again` is this one's."""
+    key = addresses.key.get_secret_value()
+    async with TrainerClient(addresses.trainer_url, api_key=key) as trainer:
+        with suppress(TriforgeError):  # the person's key may not read runs
+            newest = await newest_trained(trainer)
+            if newest is None or newest[1].uri == served:
+                say(f"policy: {served}")
+                return
+            run, row = newest
+            say(
+                f"policy: {served}; version {row.version} of {run.id} was trained since. To serve that, and begin runs with it:"
+            )
+            whole = not (Path(row.uri) / "adapter_config.json").is_file()
+            first = "" if whole else f"triforge run save {run.id} --to FOLDER, stop this one, "
+            say(f"  {first}{again} --set models.policy.path={row.uri if whole else 'FOLDER'}")
+
+
 def status(state: StateOption = STATE) -> None:
     """Show which services are ready, and the newest runs. Exit code 1 when a service is not ready."""
     addresses = running(state)
@@ -88,10 +125,22 @@ def status(state: StateOption = STATE) -> None:
         table.add_row(name, url, states[name])
     console.print(table)
     if all(shown.startswith("no answer") for shown in states.values()):
-        say(how_to_start(state))
+        say(f"no deployment answers; {how_to_start(state)}")
     if any(shown != "ready" for name, shown in states.items() if name != "rewriter_model"):
         raise typer.Exit(1)
     print_runs(state, newest=_NEWEST)
+
+
+def _is_idle(state: Path) -> bool:
+    """Whether no deployment is named, and none runs in the folder or, where that is a fresh one, at the default ports."""
+    addresses = settings(state)
+    if any(name.endswith("_url") for name in addresses.model_fields_set):
+        return False
+    try:
+        urls = {name: running(state).url(name) for name in addresses.services}
+    except UnavailableError:
+        return True
+    return all(shown.startswith("no answer") for shown in asyncio.run(readiness(urls)).values())
 
 
 def logs(
@@ -123,7 +172,8 @@ def doctor(
     With a document it checks what a start of it would meet, without one the deployment that runs.
     """
     if config is None:
-        checks = examine(settings(state), state=state)
+        idle = f"none runs in {state}; {how_to_start(state)}" if _is_idle(state) else ""
+        checks = examine(settings(state), state=state, idle=idle)
     else:
         checks = examine(Settings.from_env(), state=state, config=load(config), document=config)
     findings = asyncio.run(checks)

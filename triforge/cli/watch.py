@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -26,6 +27,11 @@ _MEASURES: Final = (
     ("play s", "seconds/play"),
     ("train s", "seconds/train"),
 )
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+_ADVICE: Final = "; to change: "  # in a note
+SAME: Final = "the same command with"
+_COLOURS: Final = {"better": "green", "worse": "red"}
+_LOST: Final = "NOT MEASURED"
 _LOUD: Final = {"note": "NOTHING TRAINED", "alarm": "ALARM"}  # fields of a step's event
 
 
@@ -34,30 +40,72 @@ async def watch(console: Console, client: TrainerClient, run_id: str) -> RunStat
     run = await client.run(run_id)
     if run.status == "queued":
         say(await _queue(client, run), console)
+    given: set[str] = set()  # advice, which stands in the note of every step, and exceptions
     with console.status(Text(run.status)) as status:  # only a terminal shows it
         async for _, event in client.events(run_id):
-            if line := line_of(event):
-                say(line, console)
+            if console.is_terminal and event.kind == "waits":
+                status.update(Text(activity_of(event)))
+                continue
+            for line in line_of(event, given).splitlines():
+                shown = fitted(line, console.width) if console.is_terminal else line
+                say(
+                    shown, console, style="red" if line.startswith((*_LOUD.values(), _LOST)) else ""
+                )
             if activity := activity_of(event):
                 status.update(Text(activity))
     return await client.run(run_id)
 
 
-def line_of(event: Event) -> str:
-    """Describe a finished step, a rewrite or the status of the run; empty for other events."""
+def fitted(line: str, width: int) -> str:
+    """Break the measures of a step between two of them, so that none is torn apart at the edge."""
+    first, newline, rest = line.partition("\n")
+    if "  " in first:
+        whole = first.replace(" ", _NO_BREAK).replace(2 * _NO_BREAK, "  ")
+        first = textwrap.fill(whole, width, subsequent_indent="    ").replace(_NO_BREAK, " ")
+    return f"{first}{newline}{rest}"
+
+
+def line_of(event: Event, given: set[str] | None = None) -> str:
+    """Describe a finished step, a rewrite, the status of the run or what was not measured; empty for other events.
+
+    Advice and exceptions that were `given` are left out, and new ones are added to it. The reason of an ended run is left to the caller.
+    """
     data = event.data
     if event.kind == "step":
         measures = data.get("metrics", {})
         shown = "  ".join(
             f"{title} {_cell(measures[name])}" for title, name in _MEASURES if name in measures
         )
-        loud = [f"{title} at step {event.step}: {data[name]}" for name, title in _LOUD.items() if data.get(name)]  # fmt: skip
+        texts = {name: _once(str(data[name]), given) for name in _LOUD if data.get(name)}
+        loud = [f"{_LOUD[name]} at step {event.step}: {text}" for name, text in texts.items()]
         return "\n".join([*([f"step {event.step}: {shown}"] if shown else []), *loud])
     if event.kind in ("proposal", "accepted", "rejected"):
         return _rewrite(event)
+    if event.kind == "group":
+        failures = {
+            why: d for why, d in data.get("failures", {}).items() if why not in (given or ())
+        }
+        if given is not None:
+            given.update(failures)
+        return "\n".join(f"{_LOST} at step {event.step}: {detail}" for detail in failures.values())
+    if event.kind == "waits":
+        return activity_of(event)
     if event.kind == "run":
-        return f"run {status_text(str(data.get('status', '')), str(data.get('reason', '')))}"
+        status, reason = str(data.get("status", "")), str(data.get("reason", ""))
+        return f"run {status if status in ENDED else status_text(status, reason)}"
     return ""
+
+
+def _once(note: str, given: set[str] | None) -> str:
+    """Cut off the advice of a note, and the sample behind it, if it was given before."""
+    facts, _, advice = note.partition(_ADVICE)
+    advice = advice.partition("; a sample")[0]
+    if given is None or not advice:
+        return note
+    if advice in given:
+        return facts
+    given.add(advice)
+    return note
 
 
 def activity_of(event: Event) -> str:
@@ -66,6 +114,8 @@ def activity_of(event: Event) -> str:
     if event.kind == "group":
         purpose = ", evaluation" if data.get("purpose") == "evaluate" else ""
         return f"step {event.step}{purpose}: {data.get('done')} of {data.get('total')} groups"
+    if event.kind == "waits":
+        return f"step {event.step}: {data.get('text')}"
     if event.kind == "run":
         return status_text(str(data.get("status", "")), str(data.get("reason", "")))
     return ""
@@ -96,6 +146,19 @@ async def _queue(client: TrainerClient, run: RunState) -> str:
 def status_text(status: str, reason: str) -> str:
     """Join a run's status and its reason, which may begin with the status."""
     return reason if reason.startswith(status) else f"{status} {reason}".rstrip()
+
+
+def say_verdict(run: RunState, command: str = SAME) -> None:
+    """Print the verdict on a run: its sentence, the alarms, and the next command to try."""
+    verdict = run.verdict
+    if verdict is None:
+        return
+    say(verdict.text, style=_COLOURS.get(verdict.word, ""))
+    for warning in verdict.warnings:
+        say(f"warning: {warning}", style="red")
+    if verdict.advice:
+        options = "".join(f" --set {option}" for option in verdict.options)
+        say(f"next: {verdict.advice}{f': {command}{options}' if options else ''}")
 
 
 def _rewrite(event: Event) -> str:

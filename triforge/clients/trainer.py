@@ -11,7 +11,15 @@ import httpx
 from triforge.clients.transport import ServiceClient, save, segment, streamed
 from triforge.errors import InputError, UnavailableError
 from triforge.retry import Attempts, RetryPolicy
-from triforge.types import Event, RunState, RunStep, TrainedRole, WeightsRecord
+from triforge.types import (
+    Event,
+    RunState,
+    RunStep,
+    TrainedRole,
+    TrajectoryPage,
+    TrajectorySummary,
+    WeightsRecord,
+)
 
 _SILENCE_S = 30.0  # the trainer sends a line every second
 
@@ -55,6 +63,17 @@ class TrainerClient(ServiceClient):
         """Return the finished steps after `after`."""
         path = f"/v1/runs/{segment(run_id)}/steps"
         return [step async for step in self._list(RunStep, path, {"after": str(after)})]
+
+    async def trajectories(self, run_id: str, **wanted: str) -> TrajectoryPage:
+        """Return the first page of the rollouts that meet these filters."""
+        path = f"/v1/runs/{segment(run_id)}/trajectories"
+        return await self._get(TrajectoryPage, path, params=wanted)
+
+    async def all_trajectories(self, run_id: str, **filters: str) -> list[TrajectorySummary]:
+        """Return all rollouts that meet these filters."""
+        path = f"/v1/runs/{segment(run_id)}/trajectories"
+        rows = self._list(TrajectorySummary, path, filters, pages=TrajectoryPage)
+        return [row async for row in rows]
 
     async def stop(self, run_id: str) -> RunState:
         """Request a run to stop."""

@@ -80,6 +80,7 @@ _PART = re.compile(
     r"\\[pPxu]\{[^}]{0,40}\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|\((?:\?[^:=!<)]{0,8}[:=!])?|\{(\d*),?(\d*)\}|.",
     re.DOTALL,
 )
+_BORDERS: Final = (r"\b", r"\B", r"\<", r"\>")
 _LONGEST: Final = 65_536  # characters of an expression
 _LARGEST: Final = 1 << 20  # characters of a JSON schema
 _POSITIONS: Final = (
@@ -102,13 +103,14 @@ def _small(pattern: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _parse_error(pattern: str) -> str:
-    """Return why a pattern is none for the parser that pydantic shares with llguidance (Rust's `regex-syntax`), or nothing."""
+    """Return why a pattern is none for llguidance, or nothing: it shares its parser with pydantic, and takes no borders of words."""
     try:
         SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
     except SchemaError as error:
         _, found, reason = str(error).rpartition("error: ")
         return reason.strip() if found and "parse error" in str(error) else ""
-    return ""
+    border = next((part[0] for part in _PART.finditer(pattern) if part[0] in _BORDERS), "")
+    return border and f"{border} looks at what stands around, which engines do not"
 
 
 def positions(pattern: str) -> int:

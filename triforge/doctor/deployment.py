@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -40,12 +41,17 @@ def database(url: str) -> Finding:
 
 
 def artifacts(url: str) -> Finding:
-    """Check that the artifact store can be written and read; blocking."""
+    """Check that the artifact store can be written and read; make no folder; blocking."""
+    mend = "make it writable, or set TRIFORGE_ARTIFACTS_URL"
     try:
         store = ArtifactStore(url)
+        if store.is_local and not (folder := Path(store.root)).is_dir():
+            above = next(place for place in (folder, *folder.parents) if place.exists())
+            if not (above.is_dir() and os.access(above, os.W_OK)):
+                return Finding("artifacts", "bad", f"{folder} cannot be made in {above}", mend)
+            return Finding("artifacts", "ok", f"{folder} is made by the first service that starts")
         store.try_out()
     except TriforgeError as error:
-        mend = "make it writable, or set TRIFORGE_ARTIFACTS_URL"
         return Finding("artifacts", "bad", error.detail, mend)
     return Finding("artifacts", "ok", f"{store.root} can be written and read")
 

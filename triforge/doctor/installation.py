@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 from triforge.config import RunConfig, Settings
@@ -27,8 +28,12 @@ async def examine(
     state: Path,
     config: RunConfig | None = None,
     document: Path | None = None,
+    idle: str = "",
 ) -> list[Finding]:
-    """Check a deployment that runs, or with `config` and its path `document` what a start of it would meet."""
+    """Check a deployment that runs, or with `config` and its path `document` what a start of it would meet.
+
+    `idle` says that none runs; then it is this machine alone, where missing packages may not be wanted.
+    """
     starts = config is not None
     findings = [*disks(_folders(settings, state, starts=starts)), *sandbox()]
     if config is not None and document is not None:
@@ -36,6 +41,10 @@ async def examine(
         wanted = LEARNER | (LOCAL_ENGINE if local_engine else {}) | extras(settings, config)
         return [*findings, *packages(wanted), *models(config), start]
     wanted = extras(settings, None)
+    if idle:
+        found = packages(LEARNER | LOCAL_ENGINE | wanted)
+        mild = [replace(one, state="warning") if one.state == "bad" else one for one in found]
+        return [*findings, *mild, Finding("deployment", "ok", idle)]
     findings += packages(wanted) if wanted else []
     findings.append(await asyncio.to_thread(database, settings.database_url))
     findings.append(await asyncio.to_thread(artifacts, settings.artifacts_url))

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 from unicodedata import category, normalize
@@ -329,6 +330,25 @@ def proofs(*results: tuple[str, bool] | tuple[str, bool, str]) -> list[CheckResu
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Beginner:
+    """What a tiny model starts with in a family: small tasks, and a player of them that it imitates and that often errs.
+
+    Attributes:
+        generate: options of the generator, where the user gives none.
+        options: options of the episodes, where the user gives none.
+        play: returns the player's responses in an episode of a task's parameters, with options and chance.
+        episodes: how many are imitated.
+        updates: of the imitation, of 16 conversations each.
+    """
+
+    generate: Params
+    options: Params
+    play: Callable[[Params, Params, Random], Sequence[str]]
+    episodes: int = 1024
+    updates: int = 400
+
+
 # ---- families ---------------------------------------------------------------------------------------------------
 
 
@@ -342,6 +362,7 @@ class Family(ABC, Generic[GivenT, PlayT]):
         episode: makes an episode of parameters and options, unless `begin` is overridden.
         play_options: the model of the options of episodes, by default without any; `begin` and `solution` get one.
         blocks: see `OneEpisode`. With False, also set `never_blocks = True`.
+        beginner: what `--model tiny` starts with; None imitates solutions.
     """
 
     name: str
@@ -350,6 +371,7 @@ class Family(ABC, Generic[GivenT, PlayT]):
     episode: Callable[[Any, Any], Episode]
     play_options: type[PlayT] = Strict  # type: ignore[assignment]
     blocks: bool | Executor = False
+    beginner: Beginner | None = None
 
     def read(self, params: Params) -> GivenT:
         """Read the parameters of a task; raise an InputError that names each bad field (`parse_model`)."""

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from triforge.config import Settings
-from triforge.errors import InputError, raised_at
+from triforge.environments import served
+from triforge.errors import EnvError, InputError, raised_at
 
 OPTION: Final = "TRIFORGE_PLUGINS"
 _ANY: Final = "any"
@@ -47,19 +48,26 @@ def here() -> Allowed:
 
 
 def demand_files(what: str, page: str) -> None:
-    """Raise an InputError that names the field `what`, unless families may read files of the services' machine."""
+    """Raise an InputError that names the field `what`, unless families may read files and sockets of the services' machine."""
     if not here().unbounded:
         raise InputError(
-            f"{what}: files of the services' machine are read where {OPTION} is any; upload the tasks instead: {page}"
+            f"{what}: files and sockets of the services' machine are read where {OPTION} is any; upload the tasks, and name a "
+            f"function by its module, instead: {page}"
         )
 
 
 def load(path: str, what: str) -> Any:
-    """Import the object of a path from the working directory, PYTHONPATH or an installed package.
+    """Import the object of a path from the working directory, PYTHONPATH or an installed package, or find the function of an address.
 
     Raises:
         InputError: it is no path, it is not allowed, or the import fails; `what` names the field.
     """
+    if path.startswith(served.PREFIX):
+        demand_files(what, "environments/prompts/README.md")
+        try:
+            return served.find(path)
+        except EnvError as error:
+            raise InputError(f"{what}: {error.detail}") from error
     if _PATH.fullmatch(path) is None:
         raise InputError(f"{what}: given {path!r}, expected a path such as my_module:NAME")
     here().demand(path, what)

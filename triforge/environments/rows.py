@@ -56,9 +56,11 @@ def read_file(file: Path, read: Callable[[Any], T]) -> list[T]:
     """
     rows: list[T] = []
     bad: list[str] = []
+    lines = 0
     try:
         with file.open("rb") as opened:
             for label, row in read_lines(opened):
+                lines += 1
                 try:
                     rows.append(read(row))
                 except InputError as error:
@@ -67,7 +69,8 @@ def read_file(file: Path, read: Callable[[Any], T]) -> list[T]:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from None
     if bad:
         raise InputError(
-            f"{file}: {len(bad)} bad lines; the first is {bad[0]}", problems=tuple(bad[:_NAMED])
+            f"{file}: {len(bad)} of {lines} lines refused; the first is {bad[0]}",
+            problems=tuple(bad[:_NAMED]),
         )
     return rows
 

@@ -14,6 +14,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, Self
 
 from pydantic import ValidationError
@@ -42,6 +43,27 @@ class CheckedTasks:
         self._seen: set[bytes] = set()
         self._asked: dict[bytes, tuple[str, Split]] = {}
         self.splits: Counter[str] = Counter()
+        self.drawn = self.repeated = (
+            0  # tasks of the first draw, and those of them that repeat another
+        )
+
+    @property
+    def repeats(self) -> str:
+        """How many of the drawn tasks repeat another, as the beginning of a sentence; empty if none does."""
+        return f"{self.repeated} of {self.drawn} tasks repeat another, " if self.repeated else ""
+
+    @property
+    def summary(self) -> str:
+        """A sentence on tasks that repeat others or ask the same; empty without any."""
+        alike = self.count - len(self._asked)
+        same = (
+            f" ({alike} of them ask what another one asks, and are in its split)" if alike else ""
+        )
+        if not (self.repeated or alike):
+            return ""
+        train, heldout = self.splits["train"], self.splits["heldout"]
+        split = f": {train} to train on, {heldout} held out" if heldout else ""
+        return f"{self.repeats}there are {self.count} different ones{same}{split}"
 
     @property
     def count(self) -> int:
@@ -210,24 +232,44 @@ def generate(
     need = wanted.count + wanted.heldout
     checked.require_room(checked.count + need)
     room: dict[Split, int] = {"train": wanted.count, "heldout": wanted.heldout}
-    at_a_time = max(at_a_time, getattr(family, "at_a_time", 0))
-    for draw in range(_SPARE_DRAWS + need // at_a_time):
+    drawn: Iterable[list[TaskDraft]] = _drawn(family, wanted, checked, at_a_time)
+    if wanted.at_most:
+        there = [*islice(chain.from_iterable(drawn), need)]
+        if len(there) < need:
+            heldout = min(wanted.heldout, max(1, len(there) // 5)) if len(there) > 1 else 0
+            room = {"train": len(there) - heldout, "heldout": heldout}
+        drawn = [there]
+    for drafts in drawn:
+        for split, draft in _dealt(drafts, [*map(asks, drafts)], room, checked):
+            fits(draft.params)
+            checked.add(split, draft)
         if not any(room.values()):
-            return
+            break
+    if any(room.values()) and not wanted.at_most:
+        raise InputError(
+            f"generate: asked for {need} different tasks ({wanted.count} to train on, {wanted.heldout} held out), there are only "
+            f"about {need - sum(room.values())}: {checked.repeats}tasks that ask the same stay in one split. Ask for fewer (--tasks "
+            "and --heldout of `triforge train`), widen generate.options, or name what tells the tasks apart, if the family has "
+            "an option for it"
+        )
+
+
+def _drawn(
+    family: EnvironmentFamily, wanted: GenerateSpec, checked: CheckedTasks, at_a_time: int
+) -> Iterator[list[TaskDraft]]:
+    """Yield the new tasks of each draw, until the family has no more."""
+    need = wanted.count + wanted.heldout
+    at_a_time = max(at_a_time, getattr(family, "at_a_time", 0))
+    for draw in range((_SPARE_DRAWS + need // at_a_time) if need else 0):
         seed = nth_seed(draw, wanted.seed)  # the pool's own, then far from what people choose
         count = min(need, at_a_time)
         drawn = family.generate(count=count, seed=seed, options=wanted.options)
         drafts = [draft for draft in map(family.validate, drawn) if checked.is_new(draft)]
-        for split, draft in _dealt(drafts, [*map(asks, drafts)], room, checked):
-            fits(draft.params)
-            checked.add(split, draft)
-    if any(room.values()):
-        made = need - sum(room.values())
-        raise InputError(
-            f"generate: given {need} different tasks ({wanted.count} to train on, {wanted.heldout} held out), the options allow "
-            f"only about {made}: tasks that ask the same stay in one split. Request fewer (--tasks and --heldout of `triforge "
-            "train`), widen generate.options, or name what tells the tasks apart, if the family has an option for it"
-        )
+        if not draw:
+            checked.drawn, checked.repeated = len(drawn), len(drawn) - len(drafts)
+        yield drafts
+        if len(drawn) < count:
+            return
 
 
 def _dealt(

@@ -203,5 +203,7 @@ class Player:
 
 
 def _failed(error: TriforgeError) -> Outcome:
-    info = ErrorInfo(kind=error.kind, detail=whole(error.detail), retryable=error.retryable)
+    info = ErrorInfo(
+        kind=error.kind, detail=whole(error.detail), retryable=error.retryable, raised=error.raised
+    )
     return Outcome(value=None, error=info)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from triforge.errors import EnvError, TriforgeError, raised_at
+from triforge.errors import EnvError, TriforgeError, raised_at, raised_in
 from triforge.event_loop import together
 from triforge.methods import find, load_part
 from triforge.rollout.observed import kept_reset, kept_step
@@ -59,7 +59,10 @@ class LiveEnvironment:
         await self._close([*self._open])
 
     async def _step(self, environment: Environment, response: str, turn: int) -> StepResult:
-        return kept_step(await called(partial(environment.step, response), f"step {turn}"), turn)
+        return kept_step(
+            await called(partial(environment.step, response), f"step {turn} at {response!r:.100}"),
+            turn,
+        )
 
     async def _fresh(self) -> tuple[Environment, Reset]:
         try:
@@ -96,5 +99,7 @@ async def called(call: Callable[[], Awaitable[T]], where: str) -> T:
 
 
 def _as_ours(error: Exception, where: str) -> EnvError:
-    raised = f"{type(error).__name__} in {where}: {error}{raised_at(error)}"
-    return EnvError(f"the environment raised {raised}")
+    text = f"{type(error).__name__} in {where}: {error}{raised_at(error)}"
+    made = EnvError(f"the environment raised {text}")
+    made.raised = raised_in(error)
+    return made

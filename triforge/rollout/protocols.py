@@ -183,6 +183,7 @@ class EnvironmentFamily(Protocol):
     `success_at`           episodes have scores and no success; this score and above is a success, unless the run's option of
                            that name is set; None sets no threshold
     `asks(draft, options)` what a task asks, as text; tasks with equal texts are never in two splits (all parameters by default)
+    `activity()`           what all environments wait for just now, to be shown where it takes long; empty for nothing
     `labels_steps = True`  environments label every step, so `reward.kind = "oracle"` can score them
     """
 

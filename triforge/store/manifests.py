@@ -27,6 +27,7 @@ from triforge.store.artifacts import storage_error
 from triforge.store.tensor_files import regular_size
 
 MANIFEST: Final = "manifest.json"
+CARD: Final = "README.md"  # of the hub: about the model, no part of it
 BLOCK: Final = 1 << 20  # bytes; a block stays in a core's cache while it is hashed
 _PARALLEL: Final = 8  # files that are read at once
 _FORMAT: Final = "triforge-folder/1"
@@ -179,9 +180,9 @@ def _listed(name: str, entry: Mapping[str, Any]) -> ListedFile:
 
 
 def files_of(folder: Path) -> list[str]:
-    """Return the files of a folder and of those in it but its manifest, as `additional_chat_templates/tool_use.jinja`."""
+    """Return the files of a folder and of those in it but manifest and card, as `additional_chat_templates/tool_use.jinja`."""
     names = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if not _is_folder(p))
-    return sorted(name for name in names if name != MANIFEST)
+    return sorted(name for name in names if name not in (MANIFEST, CARD))
 
 
 def _is_folder(path: Path) -> bool:

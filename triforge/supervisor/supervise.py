@@ -23,6 +23,24 @@ PROCESSES = "processes.json"
 LOCK = "up.lock"  # held while a deployment runs in the folder
 
 
+def demand_free(state: Path) -> None:
+    """Raise ConflictError if a deployment runs in the folder; before its ports are found taken."""
+    if (state / LOCK).is_file():
+        _locked(state).close()
+
+
+def _locked(state: Path) -> IO[str]:
+    lock = (state / LOCK).open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise ConflictError(
+            f"a deployment runs in {state} already; stop it, or choose another folder with --state"
+        ) from None
+    return lock
+
+
 class Supervisor:
     """All processes of one deployment on this machine; `report` gets a sentence for the operator on every change."""
 
@@ -42,7 +60,8 @@ class Supervisor:
             ConflictError: another deployment runs in this state folder.
             UnavailableError: a process did not come up; the error names it and ends with its last log lines.
         """
-        self._take_lock()
+        self._state.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self._state)
         started = time.monotonic()
         for process in self.processes:
             process.start()
@@ -59,18 +78,6 @@ class Supervisor:
         self._write(ADDRESSES, addresses)
         seconds = time.monotonic() - started
         self._report(f"all {len(self.processes)} processes are up after {seconds:.0f} s")
-
-    def _take_lock(self) -> None:
-        self._state.mkdir(parents=True, exist_ok=True)
-        lock = (self._state / LOCK).open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise ConflictError(
-                f"another `triforge up` runs in {self._state}; stop it, or choose another folder with --state"
-            ) from None
-        self._lock = lock
 
     def _write_processes(self) -> None:
         self._write(PROCESSES, {process.spec.name: process.pid for process in self.processes})

@@ -58,6 +58,7 @@ from triforge.types.people import (
     TrajectoryPage,
     TrajectoryRecord,
     TrajectorySummary,
+    Verdict,
 )
 from triforge.types.policy import (
     ChatMessage,

@@ -26,8 +26,12 @@ class Page(Message, Generic[_T]):
 
 
 class ErrorInfo(Message):
-    """A failure as data. Produced by: every service. Consumed by: orchestrator, people."""
+    """A failure as data. Produced by: every service. Consumed by: orchestrator, people.
+
+    `raised` names the exception of a user's code behind it and its line, `KeyError at FILE:LINE`.
+    """
 
     kind: str
     detail: str
     retryable: bool = False
+    raised: str = ""

@@ -33,13 +33,15 @@ class TaskUpload(Message):
 class GenerateSpec(Message):
     """Tasks that the family generates: `count` to train on and `heldout` others that no training task equals.
 
-    Produced by: people. Consumed by: env_adapter. `options` are the family's options of difficulty.
+    Produced by: people. Consumed by: env_adapter. `options` are the family's options of difficulty. With `at_most` fewer are
+    made where the family has fewer different ones; a fifth of them is then held out.
     """
 
     count: Annotated[int, Field(ge=0, le=MAX_TASKS)]
     heldout: Annotated[int, Field(ge=0, le=MAX_TASKS)] = 0
     seed: Annotated[int, Field(ge=0)] = 0
     options: Params = Field(default_factory=dict)
+    at_most: bool = False
 
 
 class PoolRequest(Message):

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from triforge.algorithms.verdict import Word
 from triforge.config.base import Purpose, TrainedRole
 from triforge.types.base import Message
 
@@ -37,6 +38,20 @@ class _Versions(Message):
         return {"policy": self.policy_version, "reward": self.reward_version, **self.further}
 
 
+class Verdict(Message):
+    """The change that a run's training made. Produced by: trainer. Consumed by: people, dashboards.
+
+    `text` begins with `word` and has the difference of held-out results, its 95 % interval and the episodes; `warnings` are the other
+    alarms of the newest step. `advice` is what to try next, `options` its assignments, as `--set` takes them.
+    """
+
+    word: Word
+    text: str
+    warnings: tuple[str, ...] = ()
+    advice: str = ""
+    options: tuple[str, ...] = ()
+
+
 class RunState(_Versions):
     """A run as the API shows it. Produced by: trainer. Consumed by: people."""
 
@@ -54,6 +69,9 @@ class RunState(_Versions):
         "", description="The preset, its parts, and each option that is not the preset's own."
     )
     tenant: str = "default"
+    verdict: Verdict | None = Field(
+        None, description="Of one run that has finished a step; lists leave it out."
+    )
 
 
 class RunStep(_Versions):

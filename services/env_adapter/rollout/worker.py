@@ -8,8 +8,10 @@ on them), judge jobs without votes are sent again, and a complete group is annou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -55,6 +57,7 @@ class RolloutWorker:
         artifacts: the store of the critics that choose among candidates.
         concurrency: episodes in flight, over all groups.
         patience_s: seconds to wait for a policy service or a broker that does not answer.
+        report_s: seconds between events that say what the environments of a family wait for (its method `activity`, if it has one).
     """
 
     broker: Broker
@@ -66,9 +69,11 @@ class RolloutWorker:
     artifacts: Artifacts | None = None
     concurrency: int = 64
     patience_s: float = 60.0
+    report_s: float = 8.0
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.concurrency)
+        self._reported = 0.0
 
     async def play(self, group: GroupTask) -> None:
         """Play the group, or the rest of it.
@@ -122,22 +127,45 @@ class RolloutWorker:
         return options.get("success_at", getattr(own, "success_at", None))
 
     async def _play(self, task: Task, group: GroupTask, ended: Ended) -> TrajectoryGroup:
-        played = await run_group(
-            lambda: environment_of(
+        async with self._reporting(task, group):
+            played = await run_group(
+                lambda: environment_of(
+                    group,
+                    lambda: fresh_environment(self.family(task.family), group.env_adapter.options),
+                ),
+                self.generate,
+                task,
                 group,
-                lambda: fresh_environment(self.family(task.family), group.env_adapter.options),
-            ),
-            self.generate,
-            task,
-            group,
-            slots=self._slots,
-            known=await self._known(group),
-            ended=ended,
-            keep=self.keep,
-            artifacts=self.artifacts,
-            patience_s=self.patience_s,
-        )
+                slots=self._slots,
+                known=await self._known(group),
+                ended=ended,
+                keep=self.keep,
+                artifacts=self.artifacts,
+                patience_s=self.patience_s,
+            )
         return played.model_copy(update={"programs": self._program_limits(task, group)})
+
+    @contextlib.asynccontextmanager
+    async def _reporting(self, task: Task, group: GroupTask) -> AsyncIterator[None]:
+        """Report meanwhile what the environments of the family wait for, once for all groups that are played."""
+
+        async def report() -> None:
+            activity = getattr(self.family(task.family), "activity", str)
+            while True:
+                await asyncio.sleep(self.report_s)
+                text, now = activity(), time.monotonic()
+                if text and now >= self._reported + self.report_s:
+                    self._reported = now
+                    with contextlib.suppress(TriforgeError):
+                        await self.broker.emit(
+                            "waits", run_id=group.run_id, step=group.step, text=text
+                        )
+
+        reporting = asyncio.create_task(report())
+        try:
+            yield
+        finally:
+            reporting.cancel()
 
     def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
         """Return the limits of the task's programs, if the scorer needs them; a task that raises here was not played either."""

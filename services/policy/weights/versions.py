@@ -67,12 +67,14 @@ class Versions:
     def find_lost(self) -> None:
         """Note whether files of the active version have gone since they were read here; blocking."""
         active, lost = self.active, ""
-        if active is None or active.weights is None:
+        if active is None:
             return
-        adapter = [Path(active.uri)] if active.base is not None else []
-        files = sorted({entry.file for entry in active.weights.tensors.values()})
+        # A folder that a learner has published was there, also before this process began.
+        folder = Path(active.uri)
+        named = [folder] if active.base is not None or self._published in folder.parents else []
+        files = sorted({e.file for e in active.weights.tensors.values()} if active.weights else ())
         with contextlib.suppress(OSError):  # of a disk that does not answer: nothing is known
-            lost = next((str(path) for path in (*adapter, *files) if not path.exists()), "")
+            lost = next((str(path) for path in (*files, *named) if not path.exists()), "")
         if lost and lost != self.lost:
             _log.warning("%s has gone: no engine can load version %d again", lost, active.number)
         self.lost = lost

@@ -116,8 +116,12 @@ class Watch:
             if not member.serving:
                 self.judge(member, active, self._note(member, await self._readmit(member, active)))
             return
-        reason = f"holds weight version {held.number}"
-        self._pool.exclude(member, "its weights are not whole" if member.damaged else reason)
+        holds = (
+            "its weights are not whole" if member.damaged else f"holds weight version {held.number}"
+        )
+        lost = self._versions.lost
+        gone = f"; {lost} has gone, bring it back or serve another version" * bool(lost)
+        self._pool.exclude(member, holds + gone)
         if time.monotonic() < member.again_at:
             return
         if not active.uri:
@@ -127,9 +131,8 @@ class Watch:
             return
         result = await self.load(member, active, None)
         self.judge(member, active, result)
-        if result.failure is not None and (lost := self._versions.lost):
-            reason = f"{lost} has gone, bring it back or serve another version"
-            self._pool.exclude(member, f"{result.failure.detail}; {reason}")
+        if result.failure is not None and gone:
+            self._pool.exclude(member, result.failure.detail + gone)
 
     async def _readmit(self, member: Member, active: Version) -> LoadResult:
         try:

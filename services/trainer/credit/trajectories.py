@@ -11,7 +11,7 @@ from triforge.algorithms.samples import Rollout
 from triforge.types import TrainedRole
 
 _WORDS = 1000  # characters of instruction, actions and error that can be searched
-_SHOWN = 200  # characters of an instruction or an error in a list
+_SHOWN = 400  # characters of an instruction or an error in a list
 _REASON = 64
 
 

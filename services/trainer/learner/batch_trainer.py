@@ -81,7 +81,7 @@ class BatchTrainer:
     def _train(self, batch: TrainBatch, should_stop: Stop) -> WeightsReady | None:
         versions, target = CheckpointStore(self._store, batch.run_id, batch.role), batch.version + 1
         passed = versions.newest() > target
-        ready = versions.ready(target) if passed else versions.ready_or_free(target)
+        ready = versions.ready(target) if passed else versions.ready_or_free(batch)
         if ready is not None or passed:
             log.info("batch %s: version %d is published already", batch.batch_id, target)
             return ready

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from services.trainer.learner.learner import WEIGHTS, Learner, StepReport
 from services.trainer.learner.model.lora import LoraShape, load_version
@@ -85,17 +86,32 @@ class CheckpointStore:
             return None
         digest = verify_manifest(folder)
         about = self._about(folder, version)
-        ours: Any = {"run_id": self.run_id, "role": self.role, "step": about["step"]}
-        return WeightsReady(
-            **ours, version=version, uri=str(folder), digest=digest, metrics=about["metrics"]
-        )
-
-    def ready_or_free(self, version: int) -> WeightsReady | None:
-        """Return `ready`, or set aside what cannot be used, so that the version can be written again, and return None."""
+        ours: Any = {"run_id": self.run_id, "role": self.role, "step": about.get("step")}
         try:
-            return self.ready(version)
+            return WeightsReady(
+                **ours,
+                version=version,
+                uri=str(folder),
+                digest=digest,
+                metrics=about.get("metrics"),
+            )
+        except ValidationError as error:
+            raise WeightsError(
+                f"{folder}: its manifest does not describe a version ({error.errors()[0]['loc']})"
+            ) from error
+
+    def ready_or_free(self, batch: TrainBatch) -> WeightsReady | None:
+        """Return `ready`, or set aside what is not the batch's version, so that it can be written again, and return None."""
+        folder = self.weights / version_name(batch.version + 1)
+        try:
+            ready = self.ready(batch.version + 1)
+            # What a rollback has copied answers no batch and stays.
+            other = ready is not None and ready.step != batch.step
+            if other and "origin" not in read_manifest(folder):
+                raise WeightsError(f"{folder}: is not of step {batch.step}")
+            return ready
         except WeightsError as error:
-            self._replace(self.weights / version_name(version), error)
+            self._replace(folder, error)
             return None
 
     def _replace(self, folder: Path, why: WeightsError) -> None:

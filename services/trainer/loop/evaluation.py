@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from services.trainer.credit.options import Limits, SampleOptions
@@ -14,10 +16,11 @@ from services.trainer.credit.samples import build_samples
 from services.trainer.credit.step_records import origin_of
 from services.trainer.loop.hooks import Methods
 from services.trainer.loop.in_flight import InFlight
-from services.trainer.loop.measures import ends, scores, success_rate
+from services.trainer.loop.measures import ends, failures, scores, success_rate
 from services.trainer.loop.parts import Parts
 from services.trainer.loop.task_source import TaskSource
-from triforge.algorithms.theory import FEWEST, mean_interval, wilson
+from triforge.algorithms.theory import FEWEST, mean_interval, share_interval, wilson
+from triforge.algorithms.verdict import change_of_pairs
 from triforge.config import RunConfig
 from triforge.store.step_records import write_step_records
 from triforge.types import JudgedGroup, RunState, TrainedRole
@@ -54,8 +57,8 @@ class Evaluator:
         """Play the held-out tasks with these versions, sampled and perhaps greedily, if the step ends with an evaluation or one is `due`.
 
         Measures: `eval/sampled` and `eval/greedy`, with scores also `eval/sampled_score` and `eval/greedy_score`, their 95 %
-        intervals at `/low` and `/high`, the numbers of measured episodes, the seconds, and those of methods. Nothing is played if
-        the pool has no held-out tasks.
+        intervals at `/low` and `/high`, the numbers of measured episodes; at `_gain` the change since step 0, with its interval and
+        pairs; the seconds, and those of methods. Nothing is played if the pool has no held-out tasks.
         """
         run, started = self._config.run, time.monotonic()
         if not (run.eval_every and run.eval_tasks):
@@ -78,9 +81,13 @@ class Evaluator:
         measures = self._methods.evaluated(groups + more)
         measures["seconds/evaluate"] = time.monotonic() - started
         for number, mode in enumerate(modes):
-            measures |= _measures(f"eval/{mode}", groups[number * count : (number + 1) * count])
+            measures |= mode_measures(f"eval/{mode}", groups[number * count : (number + 1) * count])
+        measures |= failures("eval/failures", groups)
         self._played += groups + more
         uri, lines = await asyncio.to_thread(self._record, step, versions, groups)
+        if step:
+            first = await asyncio.to_thread(self._parts.store.evaluated, self._run.id, 0)
+            measures |= gains(first, lines, measures)
         await self._parts.emit("evaluation", self._run.id, step=step, metrics=measures)
         return Evaluation(measures, {"evaluation": uri}, lines)
 
@@ -105,14 +112,48 @@ class Evaluator:
         await self._in_flight.discard(played)
 
 
-def _measures(name: str, groups: list[JudgedGroup]) -> dict[str, float]:
+def mode_measures(name: str, groups: list[JudgedGroup]) -> dict[str, float]:
     """Return success and mean score of the measured episodes of one mode."""
     (successes, measured), values = success_rate(groups), scores(groups)
     measures = {f"{name}_episodes": float(len(values) or measured)}
     if measured:
-        measures |= {name: successes / measured} | ends(name, wilson(successes, measured))
+        several = any(group.played.group.rollouts > 1 for group in groups)
+        rows = [success_rate([group]) for group in groups]  # episodes of a task are not independent
+        interval = share_interval(rows) if several else wilson(successes, measured)
+        measures |= {name: successes / measured} | ends(name, interval)
     if values:
         measures[f"{name}_score"] = sum(values) / len(values)
     if len(values) >= FEWEST:
-        measures |= ends(f"{name}_score", mean_interval(values))
+        low, high = mean_interval(values)
+        possible = (max(low, 0.0) if min(values) >= 0.0 else low, high)
+        measures |= ends(f"{name}_score", possible)
     return measures
+
+
+def gains(
+    first: Iterable[Mapping[str, Any]],
+    lines: Iterable[Mapping[str, Any]],
+    measures: Mapping[str, float],
+) -> dict[str, float]:
+    """Return the change of each measure since the first evaluation, over the tasks that were measured in both."""
+    before, after = _by_task(first), _by_task(lines)
+    found: dict[str, float] = {}
+    for name in sorted(measures.keys() & after.keys() & before.keys()):
+        common = [task for task in after[name] if task in before[name]]
+        change = change_of_pairs([(fmean(before[name][t]), fmean(after[name][t])) for t in common])
+        if change is not None:
+            found |= {f"{name}_gain": change.gain, f"{name}_gain_pairs": float(change.pairs)}
+            found |= ends(f"{name}_gain", (change.low, change.high))
+    return found
+
+
+def _by_task(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """Return the measured successes, as 1 or 0, and scores of held-out episodes by measure and task."""
+    values = defaultdict[str, dict[str, list[float]]](lambda: defaultdict(list))
+    for line in lines:
+        name = f"eval/{line['group_id'].rsplit('-', 2)[1]}"
+        if line["outcome"] is not None:
+            values[name][line["task_id"]].append(float(line["outcome"] == 1))
+        if line["score"] is not None:
+            values[f"{name}_score"][line["task_id"]].append(line["score"])
+    return values

@@ -15,6 +15,7 @@ from services.trainer.credit.judged_groups import vote_values
 from services.trainer.credit.samples import TRAINED, Samples
 from services.trainer.loop.gauges import PROGRESS
 from services.trainer.loop.learners import Trained
+from triforge.algorithms.alarms import ENTROPY
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import accuracy, vote_weight
 from triforge.algorithms.filters import alike
@@ -37,6 +38,7 @@ from triforge.types import JudgedGroup, Step, TrainedRole
 _REWARDS: Final = (-1.0, -0.5, 0.0, 0.5, 1.0)  # bounds of the histogram
 # purposes of task versions in the pool; candidates are not in it yet
 _OF_POOL: Final = ("train", "measure_parent")
+_FAILURES: Final = 5  # kinds of failures that are counted by name
 _ESTIMATES: Final = (
     "p_plus", "p_minus", "mu", "mu_within", "precision", "f_plus", "f_minus", "f_ratio"
 )  # fmt: skip
@@ -75,6 +77,7 @@ def step_measures(
         "trajectories": float(len(trajectories)),
         "infrastructure_failures": float(len(trajectories) - len(measured)),
         "retries": float(sum(t.retries for t in trajectories)),
+        "tokens": float(sum(s.end - s.start for s in steps)),  # sampled
     } | _means(
         {
             "success": [t.outcome.value == 1 for t in measured if t.outcome.value is not None],
@@ -95,7 +98,14 @@ def step_measures(
         measures |= ends("in_band", wilson(sum(inside), len(inside)))
     if same:
         measures |= ends("all_same", wilson(sum(same), len(same)))
-    return measures | judge_measures(training)
+    return measures | failures("failures", training) | judge_measures(training)
+
+
+def failures(name: str, groups: Iterable[JudgedGroup]) -> dict[str, float]:
+    """Count the episodes that were not measured by what raised, `NAME/KeyError at FILE:LINE`, else by the kind of the error."""
+    errors = (t.outcome.error for g in groups for t in g.played.trajectories if not t.measured)
+    counts = Counter(error.raised or error.kind for error in errors if error)
+    return {f"{name}/{why}": float(n) for why, n in counts.most_common(_FAILURES)}
 
 
 def ends(name: str, interval: tuple[float, float]) -> dict[str, float]:
@@ -212,6 +222,14 @@ def learner_measures(trained: Mapping[TrainedRole, Trained]) -> dict[str, float]
         if out.origin is not None:
             measures[f"{role}/restarted"] = 1.0
     return measures
+
+
+def entropy_share(notes: dict[str, Any], measures: Mapping[str, float]) -> dict[str, float]:
+    """Return the policy's entropy as a share of that of the first step that trained it, which the notes keep."""
+    now = measures.get("policy/entropy")
+    if now is None or notes.setdefault("first_entropy", now) <= 0.0:
+        return {}
+    return {ENTROPY: now / notes["first_entropy"]}
 
 
 def success_rate(groups: Iterable[JudgedGroup]) -> tuple[int, int]:

@@ -76,6 +76,7 @@ class Parts:
         task, played = group.played.group, group.played.trajectories
         successes, measured = accuracy([trajectory.outcome.value for trajectory in played])
         scores = [trajectory.score for trajectory in played if trajectory.score is not None]
+        lost = [t.outcome.error for t in played if not t.measured and t.outcome.error]
         with contextlib.suppress(TriforgeError):
             await self.emit(
                 "group",
@@ -87,6 +88,7 @@ class Parts:
                 measured=len(scores),
                 done=done,
                 total=total,
+                failures={error.raised or error.kind: error.detail for error in lost},
             )
 
 

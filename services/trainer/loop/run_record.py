@@ -32,6 +32,8 @@ class RunRecord:
     def __init__(self, parts: Parts, run: RunState, trackers: Reporting) -> None:
         self._parts, self._run, self._trackers = parts, run, trackers
         self._answer = ""
+        adapter = run.config.get("env_adapter", {})
+        self._untrained = partial(untrained, admissible_only=bool(adapter.get("admissible_only")))
 
     async def write(
         self, step: int, records: Sequence[dict[str, Any]], origin: Mapping[str, Any]
@@ -67,7 +69,7 @@ class RunRecord:
             metrics=measures,
             artifacts=artifacts,
         )
-        note = untrained([measures], self._answer) if step else ""
+        note = self._untrained([measures], self._answer) if step else ""
         alarm = "; ".join(alarms(measures).values())
         reason = "; ".join(filter(None, (note, alarm)))
         await asyncio.to_thread(self._parts.store.commit_step, record, notes, reason, lines)
@@ -88,5 +90,5 @@ class RunRecord:
     async def ending(self) -> str:
         """Return the reason of a run whose steps are all committed: empty, or that they trained the policy on nothing."""
         steps = await asyncio.to_thread(self._parts.store.steps, self._run.id)
-        why = untrained((step.metrics for step in steps if step.step), self._answer)
+        why = self._untrained((step.metrics for step in steps if step.step), self._answer)
         return f"finished without training: {why}" if why else ""

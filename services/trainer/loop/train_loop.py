@@ -34,6 +34,7 @@ from services.trainer.loop.in_flight import InFlight
 from services.trainer.loop.learners import Learners
 from services.trainer.loop.measures import (
     VoteHistory,
+    entropy_share,
     learner_measures,
     phase,
     sample_measures,
@@ -155,6 +156,7 @@ class TrainLoop:
         due = await self._methods.evaluates(step)
         evaluation = await self._evaluator.evaluate(step, versions, due=due)
         measures |= learner_measures(trained) | self._collector.measures() | evaluation.measures
+        measures |= entropy_share(self._engines.notes, measures)
         measures = await self._methods.after_step(step, measures)
         self._collector.advance(versions)
         notes, artifacts = self._engines.notes, artifacts | evaluation.artifacts

@@ -13,10 +13,13 @@ from triforge.algorithms.jobs import imitation
 _SHOWN: Final = 200  # characters of the sample answer
 _ALIKE: Final = "give tasks that the policy solves now and then, or raise env_adapter.rollouts and models.policy.temperature"
 _FEW: Final = 0.5  # of the answers
-_INADMISSIBLE: Final = "most answers are no admissible action: set env_adapter.admissible_only = true, or show the policy how to answer"
+_INADMISSIBLE: Final = "most answers are no admissible action"
+_HELD: Final = "set env_adapter.admissible_only = true if the environment lists its actions, else "
+_SHOWN_HOW: Final = "name a model that can answer, let the instruction say how, or for `tiny` give the family a `solution`"
 _LOST: Final = "see `triforge logs rollout` and `triforge logs judge`"
 _MENDS: Final = {
     advantages.ZERO_SPREAD: _ALIKE,
+    advantages.NEGATIVE: "give scores of at least 0, or set algorithm.overrides.normalise = 'std'",
     filters.ONE_SIDED: _ALIKE,
     filters.LOW_SPREAD: _ALIKE,
     imitation.NOT_A_SUCCESS: _ALIKE,
@@ -32,10 +35,12 @@ _MENDS: Final = {
 }
 
 
-def untrained(steps: Iterable[Mapping[str, float]], answer: str = "") -> str:
+def untrained(
+    steps: Iterable[Mapping[str, float]], answer: str = "", *, admissible_only: bool = False
+) -> str:
     """Return why the policy was trained on nothing in steps with these measures; empty if it was trained.
 
-    `answer` is any response of the policy in them.
+    `answer` is any response of the policy in them, `admissible_only` the option of that name.
     """
     total = Counter[str]()
     for measures in steps:
@@ -55,7 +60,7 @@ def untrained(steps: Iterable[Mapping[str, float]], answer: str = "") -> str:
         why = max(reasons, key=lambda name: reasons[name])
         parts.append(f"{reasons[why]:.0f} of {sum(reasons.values()):.0f} answers left out: {why}")
         if total["valid_actions"] < _FEW * total["taken"] and "valid_actions" in total:
-            parts.append(f"to change: {_INADMISSIBLE}")
+            parts.append(f"to change: {_INADMISSIBLE}: {_HELD * (not admissible_only)}{_SHOWN_HOW}")  # fmt: skip
         elif why in _MENDS:
             parts.append(f"to change: {_MENDS[why]}")
     parts += [f"a sample answer: {answer[:_SHOWN]!r}"] if answer else []

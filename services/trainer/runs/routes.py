@@ -17,6 +17,7 @@ from starlette.background import BackgroundTask
 from services.trainer.runs import trajectories
 from services.trainer.runs.rollback import RunRollback, roll_back
 from services.trainer.runs.runs import RunRequest, Runs, RunsDep
+from services.trainer.runs.verdict import verdict_of
 from triforge.access.callers import Rule
 from triforge.broker import EVENTS_STREAM
 from triforge.config import AdaptationSection
@@ -78,8 +79,9 @@ def list_runs(
 
 @router.get("/{run_id}")
 def get_run(run_id: str, runs: RunsDep) -> RunState:
-    """Return one run."""
-    return runs.store.get(run_id)
+    """Return one run, with its verdict."""
+    run, steps = runs.store.get(run_id), runs.store.milestones(run_id)
+    return run.model_copy(update={"verdict": verdict_of(run, steps)})
 
 
 @router.get("/{run_id}/steps")
@@ -93,7 +95,7 @@ def list_steps(
 ) -> Page[RunStep]:
     """List finished steps after one, in order, a page at a time; step 0 is the evaluation before training.
 
-    `measures` names the measures to return, with commas; all of them if it is empty.
+    `measures` names the measures to return, with commas; `failures/` stands for all below it, nothing for all measures.
     """
     wanted = [name for name in measures.split(",") if name]
     steps = runs.store.steps(

@@ -267,7 +267,7 @@ class RunStore:
         limit: int | None = None,
         measures: Sequence[str] = (),
     ) -> list[RunStep]:
-        """Return finished steps after one, in order; with these measures alone, if any are named."""
+        """Return finished steps after one, in order; with these measures alone, if any are named (`name/`: all below it)."""
         columns = (getattr(StepRow, name) for name in RunStep.model_fields)
         query = select(*columns).where(StepRow.run_id == run_id, StepRow.step > after)
         query = query.order_by(StepRow.step).limit(limit).execution_options(yield_per=_AT_ONCE)
@@ -275,9 +275,33 @@ class RunStore:
         with self.read(run_id) as session:
             for row in session.execute(query).mappings():
                 own = row["metrics"]
-                kept = {name: own[name] for name in measures if name in own} if measures else own
+                below = tuple(name for name in measures if name.endswith("/"))
+                kept = {n: v for n, v in own.items() if not measures or n in measures or n.startswith(below)}  # fmt: skip
                 steps.append(RunStep(**{**row, "metrics": kept}))
         return steps
+
+    def milestones(self, run_id: str) -> list[RunStep]:
+        """Return the first finished step, the newest one with an evaluation and the newest one, each once, in order."""
+        row = StepRow
+        of_run = row.run_id == run_id
+        played = row.artifacts["evaluation"].as_string().is_not(None)
+        ends = (func.min(row.step), func.max(row.step))
+        with self.read(run_id) as session:
+            first, last = session.execute(select(*ends).where(of_run)).one()
+            evaluated = session.scalar(select(ends[1]).where(of_run, played))
+            wanted = row.step.in_({first, evaluated, last} - {None})
+            columns = (getattr(row, name) for name in RunStep.model_fields)
+            rows = session.execute(select(*columns).where(of_run, wanted).order_by(row.step))
+            return [RunStep(**found) for found in rows.mappings()]
+
+    def evaluated(self, run_id: str, step: int) -> list[dict[str, Any]]:
+        """Return group, task, outcome and score of each held-out episode of a finished step."""
+        row = TrajectoryRow
+        query = select(row.group_id, row.task_id, row.outcome, row.score).where(
+            row.run_id == run_id, row.step == step, row.purpose == "evaluate"
+        )
+        with self.read(run_id) as session:
+            return [dict(found) for found in session.execute(query).mappings()]
 
     # ---- weights ----
 
@@ -379,7 +403,7 @@ def _stand(row: RunRow, versions: Mapping[TrainedRole, int]) -> None:
 
 
 def _shown(row: RunRow) -> RunState:
-    shown = RunState.model_fields.keys() - {"steps", "algorithm"}
+    shown = RunState.model_fields.keys() - {"steps", "algorithm", "verdict"}
     return RunState(
         steps=int(row.config.get("run", {}).get("steps", 0)),
         algorithm=_algorithm(json.dumps(row.config.get("algorithm", {}))),

@@ -11,8 +11,13 @@ def test_every_reason_a_sample_is_not_trained_on_is_documented():
     from triforge.algorithms.jobs import imitation
 
     reasons = [
-        *(advantages.UNMEASURED, advantages.LONE, advantages.LONE_VOTE, advantages.ZERO_SPREAD),
-        *(advantages.ZERO_ADVANTAGE, advantages.UNANIMOUS, advantages.UNREWARDED),
+        *(advantages.UNMEASURED, advantages.LONE, advantages.LONE_VOTE, advantages.NEGATIVE),
+        *(
+            advantages.ZERO_SPREAD,
+            advantages.ZERO_ADVANTAGE,
+            advantages.UNANIMOUS,
+            advantages.UNREWARDED,
+        ),
         *(credit.NO_OUTCOME, credit.NOT_JUDGED, credit.NOT_TRAINED, credit.NO_TARGET),
         *(filters.NO_MEASUREMENT, filters.OUTSIDE_POLICY_BAND, filters.OUTSIDE_REWARD_BAND),
         *(filters.ONE_SIDED, filters.LOW_SPREAD, imitation.NOT_A_SUCCESS, imitation.NO_PAIR),

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.rollouts import step_credit
-from triforge.algorithms.advantages import ZERO_SPREAD
+from triforge.algorithms.advantages import NEGATIVE, ZERO_SPREAD
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.credit import NO_OUTCOME
 from triforge.algorithms.filters import ONE_SIDED
@@ -55,6 +55,12 @@ def test_a_group_is_dead_when_its_scores_are_alike_and_not_when_all_fail():
     assert set(differ.reasons) == {(None,)}
     same = advantages("grpo", (0.3,) * 4, (-1,) * 4, mixed_groups_only=True)
     assert set(same.reasons) == {(ONE_SIDED,)}
+
+
+def test_a_group_with_a_score_below_0_is_not_trained_on_where_the_mean_divides():
+    scored = advantages("maxrl", (-3.0, 0.2, 0.7, 1.0))
+    assert set(scored.reasons) == {(NEGATIVE,)}
+    assert set(scored.advantages) == {(0.0,)}
 
 
 def test_what_was_not_measured_has_no_score():

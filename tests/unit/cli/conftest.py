@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from triforge.cli import main
-from triforge.types import Event, PoolState, RunState
+from triforge.types import Event, PoolState, RunState, Verdict
 
 Ended = tuple[int, str, str]
 APIS = (
@@ -36,6 +36,12 @@ def run_state(status: str = "running", reason: str = "", **changes: object) -> R
     return RunState.model_validate(fields | changes)
 
 
+WORSE = Verdict(
+    word="worse", text="worse: held-out success fell", warnings=("the policy ran off [far]",), advice="smaller steps",
+    options=("trainer.policy.learning_rate=1e-07",),
+)  # fmt: skip
+"""A verdict, and below it as it is printed, without the command before the options."""
+PRINTED = "worse: held-out success fell\nwarning: the policy ran off [far]\nnext: smaller steps: {} --set trainer.policy.learning_rate=1e-07\n"
 POOL = PoolState(
     id="pool-1", name="kitchen", environment="household", created_at=0.0,
     tasks={"train": {"active": 3}}, proposals={"accepted": 1},
@@ -48,12 +54,14 @@ class Services:
     Attributes:
         answers: (status, content type, body) of a method and path.
         asked: every request with its body.
+        heard: functions that are called with the body of a request before it is answered.
         date: what the server believes the time is; empty is the right one.
     """
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, str, bytes]] = {}
         self.asked: list[tuple[str, Any]] = []
+        self.heard: dict[str, Callable[[Any], None]] = {}
         self.date = ""
         services = self
 
@@ -62,6 +70,7 @@ class Services:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 what = f"{self.command} {self.path.split('?')[0]}"
                 services.asked.append((what, json.loads(body) if body else None))
+                services.heard.get(what, bool)(services.asked[-1][1])
                 status, kind, answer = services.answers.get(what, (404, "text/plain", b"nothing"))
                 self.send_response(status)
                 self.send_header("content-type", kind)

@@ -19,6 +19,7 @@ from triforge.environments.kit import Family, Observation, StepResult, Strict
 from triforge.errors import ConfigError, InputError
 from triforge.rollout.protocols import EnvironmentFamily
 from triforge.testing.model_folders import chatml_folder
+from triforge.types import PoolState, Task
 
 ROWS = [{"prompt": f"{n} and one?", "columns": {"answer": n + 1}} for n in range(2)]
 
@@ -65,7 +66,7 @@ def test_a_reward_that_always_raises_is_refused_with_its_row_and_line(
         frames = rf"{__file__}:\d+ in misspelt: .*\n  {__file__}:\d+ in parsed: return \[.*\n"
         assert re.search(frames, detail)
         whole = "".join(traceback.format_exception(refused.value))
-        assert "in __call__" in whole, "the cause of the cause is not lost"
+        assert "in misspelt\n" in whole, "the cause of the cause is not lost"
 
 
 def test_each_way_in_which_it_raises_is_shown_once_with_the_answer() -> None:
@@ -80,7 +81,8 @@ def test_each_way_in_which_it_raises_is_shown_once_with_the_answer() -> None:
 def test_pool_is_made_without_calling_the_reward(play: bool) -> None:
     body = {"options": {"reward": f"{__name__}:misspelt"}, "tasks": [{"params": ROWS[0]}]}
     with pytest.raises(InputError) if play else nullcontext():
-        assert check_new_pool("mine", body, "prompts", play=play).tasks["train"] == {"active": 1}
+        pool, _ = check_new_pool("mine", body, "prompts", play=play)
+        assert pool.tasks["train"] == {"active": 1}
 
 
 @pytest.mark.parametrize("reward", ["of_a_number", "of_the_rows_answer", "of_one_row"])
@@ -119,27 +121,33 @@ class Walks(Family[Room, Strict]):
 def test_environment_is_played_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     tried(Walks(), [{"depth": 3}])  # of which "42" never gets down
     monkeypatch.setattr(checks, "_ANSWERS", ("", "up"))
-    with pytest.raises(InputError, match=r"ZeroDivisionError in step 2: .*test_checks.py:\d+\)"):
+    with pytest.raises(
+        InputError, match=r"ZeroDivisionError in step 2 at 'down': .*test_checks.py:\d+\)"
+    ):
         tried(Walks(), [{"depth": 3}])
 
 
 NO_SYSTEM = (
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
 
 def test_a_system_message_that_the_policy_refuses_is_found_before_a_start(tmp_path: Path) -> None:
     folder = chatml_folder(tmp_path / "model")
-    plain = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-    asks = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-    (folder / "chat_template.jinja").write_text(NO_SYSTEM + plain + asks)
+    (folder / "chat_template.jinja").write_text(NO_SYSTEM)
     generated = {"generate": {"count": 1, "heldout": 0, "options": {}, "seed": 1}}
     prompt = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a?"}]
-    own = {"options": {"reward": f"{__name__}:misspelt"}}
-    rows = {**own, "tasks": [{"params": {"prompt": prompt, "columns": {}}}]}
-    for body, family in ((generated, "household"), (rows, "prompts")):
+
+    def prompts(given: object) -> tuple[PoolState, Task]:
+        rows = [{"params": {"prompt": given, "columns": {}}}]
+        own = {"options": {"reward": f"{__name__}:misspelt"}, "tasks": rows}
+        return check_new_pool("mine", own, "prompts", play=False)
+
+    house = check_new_pool("mine", generated, "household", play=False)
+    for shown, options in ((house, {"wording": "alfworld"}), (prompts(prompt), {})):
         with pytest.raises(ConfigError, match=r"takes no system message .*no system role"):
-            demand_shown(folder, "mine", body, family, {"wording": "alfworld"} if family == "household" else {})  # fmt: skip
-    rows = {**own, "tasks": [{"params": {"prompt": prompt[1:], "columns": {}}}]}
-    demand_shown(folder, "mine", rows, "prompts", {})
-    demand_shown(chatml_folder(tmp_path / "other"), "mine", generated, "household", {})
+            demand_shown(folder, *shown, options)
+    demand_shown(folder, *prompts(prompt[1:]), {})
+    demand_shown(chatml_folder(tmp_path / "other"), *house, {})

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import APIS, Services, Triforge, run_state
+from tests.unit.cli.conftest import APIS, PRINTED, WORSE, Services, Triforge, run_state
+from tests.unit.cli.test_evaluate import weights
 from triforge.cli.deployment import settings
+from triforge.cli.up import print_policy
+from triforge.cli.watch import SAME
+from triforge.environments.registry import known
 from triforge.errors import ConfigError
-from triforge.types import Event, Page, RunState
+from triforge.supervisor.supervise import LOCK
+from triforge.types import Event, Page, RunState, WeightsRecord
 
 # ---- up and doctor ----
 
@@ -22,6 +29,40 @@ def test_a_missing_config_is_named_in_one_line(triforge: Triforge) -> None:
     for command in ("up", "doctor"):
         code, out, err = triforge(command, "-c", "none.toml")
         assert (code, out, err.count("\n"), "none.toml" in err) == (1, "", 1, True)
+
+
+def test_a_folder_in_which_one_runs_is_refused_before_its_ports(
+    triforge: Triforge, tmp_path: Path
+) -> None:
+    (tmp_path / "var").mkdir()
+    with (tmp_path / "var" / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, _, err = triforge("up", "-c", "none.toml")
+    assert (code, "a deployment runs in var already" in err) == (1, True)
+
+
+@pytest.mark.parametrize(("files", "names"), [((), "/v7"), (("adapter_config.json",), "FOLDER")])
+async def test_up_says_how_to_serve_what_was_trained(
+    services: Services,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    files: tuple[str, ...],
+    names: str,
+) -> None:
+    (tmp_path / "v7").mkdir()
+    for name in files:
+        (tmp_path / "v7" / name).touch()
+    row = weights(7).model_copy(update={"uri": str(tmp_path / "v7")})
+    services.say("GET /v1/runs", Page[RunState](items=(run_state("finished"),)))
+    services.say("GET /v1/runs/run-1/weights", Page[WeightsRecord](items=(row,)))
+    await print_policy(settings(), "/w/initial", "triforge up --config a.toml --state var")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("policy: /w/initial; version 7 of run-1")
+    assert "triforge up --config a.toml --state var --set models.policy.path=" in second
+    assert second.endswith(names)
+    assert ("run save run-1" in second) == bool(files)
+    await print_policy(settings(), row.uri, "triforge up")
+    assert capsys.readouterr().out == f"policy: {row.uri}\n"
 
 
 def test_doctor(triforge: Triforge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +115,7 @@ def test_run_watch(triforge: Triforge, services: Services, status: str, code: in
     assert out.splitlines() == [
         "step 2: success 0.250  judge bal. 0.500",
         "accepted: 'one' -> 'two'",
-        f"run {status} {reason}".rstrip(),
+        f"run {status}",
         f"run-1 at step 2 of 9: {status} {reason}".rstrip(),
     ]
 
@@ -86,6 +127,16 @@ def test_run_show_has_status_and_reason(triforge: Triforge, services: Services) 
     assert (code, out.splitlines()[0]) == (0, "run       run-1 mine [bold]")
     assert "status    finished without training: why\n" in out
     assert "algorithm grpo: no votes\n" in out
+
+
+@pytest.mark.parametrize("command", ["watch", "show"])
+def test_a_run_is_shown_with_its_verdict(
+    triforge: Triforge, services: Services, command: str
+) -> None:
+    services.say("GET /v1/runs/run-1", run_state("finished", verdict=WORSE))
+    services.tell("run-1")
+    code, out, _ = triforge("run", command, "run-1")
+    assert (code, PRINTED.format(SAME) in out) == (0, True)
 
 
 def test_a_queued_run_says_what_it_waits_for(triforge: Triforge, services: Services) -> None:
@@ -101,12 +152,22 @@ def test_a_queued_run_says_what_it_waits_for(triforge: Triforge, services: Servi
     )
 
 
+def test_families_are_listed_with_what_they_lack(triforge: Triforge, tmp_path: Path) -> None:
+    code, out, _ = triforge("env", "list")
+    assert code == 0
+    assert {line.split()[0] for line in out.splitlines()} >= set(known())
+    if not find_spec("alfworld"):
+        assert "[alfworld]'" in out
+
+
 def test_run_list_has_names_and_reasons(triforge: Triforge, services: Services) -> None:
     services.say("GET /v1/runs", Page[RunState](items=(run_state("failed", "no [/x] here"),)))
     code, out, _ = triforge("run", "list")
     assert code == 0
     for text in ("run-1", "mine [bold]", "2/9", "no [/x] here"):
         assert text in out
+    services.say("GET /v1/runs", Page[RunState](items=(run_state("queued", step=-1),)))
+    assert " 0/9 " in triforge("run", "list")[1]
 
 
 @pytest.mark.parametrize("command", ["stop", "resume"])
@@ -161,7 +222,7 @@ def test_status_without_deployment(triforge: Triforge, monkeypatch: pytest.Monke
     for api in APIS:
         monkeypatch.setenv(f"TRIFORGE_{api}_URL", "http://127.0.0.1:1")
     code, out, _ = triforge("status")
-    assert (code, "start it with `triforge up --config FILE`" in out) == (1, True)
+    assert (code, "start one with `triforge up --config FILE`" in out) == (1, True)
 
 
 def test_logs_are_those_of_the_state_folder(triforge: Triforge, tmp_path: Path) -> None:
@@ -179,6 +240,22 @@ def test_logs_are_those_of_the_state_folder(triforge: Triforge, tmp_path: Path) 
 
 
 # ---- addresses ----
+
+
+def test_a_folder_in_which_nothing_runs_is_not_another_deployment(
+    triforge: Triforge, services: Services, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    services.say("GET /v1/runs", Page[RunState](items=(run_state(),)))
+    (tmp_path / "mine").mkdir()
+    assert triforge("run", "list", "--state", "mine")[0] == 0, "the environment names it"
+    monkeypatch.delenv("TRIFORGE_TRAINER_URL")
+    asked = len(services.asked)
+    for command in (("run", "list"), ("run", "stop", "run-1"), ("status",)):
+        code, _, err = triforge(*command, "--state", "mine")
+        assert (code, "no deployment runs in mine" in err) == (1, True)
+    (tmp_path / "var" / "logs").mkdir(parents=True)  # as a deployment leaves it that has ended
+    assert "no deployment runs in var" in triforge("run", "list")[2]
+    assert len(services.asked) == asked
 
 
 def test_order_of_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

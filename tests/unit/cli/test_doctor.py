@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
 from tests.unit.cli.conftest import Services, Triforge
-from triforge import __version__
+from triforge import __version__, errors
 from triforge.config import RunConfig, Settings, parse
 from triforge.config.settings import SERVICES
 from triforge.doctor.deployment import artifacts, broker, database
 from triforge.doctor.deployment import services as ask
-from triforge.doctor.local import Finding, disk, extras, packages, sandbox, weights
+from triforge.doctor.installation import examine
+from triforge.doctor.local import LEARNER, Finding, disk, extras, packages, sandbox, weights
 from triforge.store.database import open_database
 
 GIB = 2**30
@@ -153,8 +157,52 @@ def test_artifacts_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     found = artifacts(str(tmp_path / "file"))
     assert found.state == "bad"
+    assert faults([artifacts(str(tmp_path / "file" / "below"))]) == [("artifacts", "bad")]
+    assert faults([artifacts(str(tmp_path / "new"))]) == []
+    assert not (tmp_path / "new").exists(), "looking makes no folder"
+    (tmp_path / "new").mkdir()
     assert faults([artifacts(str(tmp_path / "new"))]) == []
     assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_fresh_machine_has_no_faults(
+    triforge: Triforge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "named").mkdir()
+    code, out, _ = triforge("doctor", "--state", "named")
+    assert (code, "none runs in named" in out) == (0, True)
+    assert not any((tmp_path / "named").iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["named"]
+
+
+async def test_without_a_deployment_packages_may_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LEARNER, "no_such_package", "trainer")
+    found = await examine(Settings(), state=tmp_path, idle="none runs")
+    assert ("packages", "warning") in faults(found)
+    assert "bad" not in {one.state for one in found}
+    assert found[-1].text == "none runs"
+
+
+def test_the_install_command_of_a_package_without_its_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "triforge").mkdir()
+    copy = tmp_path / "triforge" / "errors.py"
+    copy.write_bytes(Path(str(errors.__file__)).read_bytes())
+    spec = spec_from_file_location("copied_errors", copy)
+    assert spec is not None
+    assert spec.loader is not None
+    copied = module_from_spec(spec)
+    spec.loader.exec_module(copied)
+    pip = Path(sys.executable).with_name("pip")
+    monkeypatch.chdir(tmp_path)
+    assert copied.install_command("gymnasium") == f"{pip} install 'triforge[gymnasium]'"
+    (tmp_path / "constraints.txt").touch()
+    assert copied.install_command("lora") == f"{pip} install -c constraints.txt -e '.[lora]'"
 
 
 def test_the_command_counts_faults_and_fails(

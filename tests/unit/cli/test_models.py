@@ -8,7 +8,8 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from demo.models.tiny_models import TinyShape, build_tiny_model
-from tests.unit.cli.conftest import Services, Triforge, run_state
+from tests.unit.cli.conftest import WORSE, Services, Triforge, run_state
+from triforge.store.manifests import verify_manifest
 from triforge.types import Page, WeightsRecord
 
 
@@ -38,6 +39,24 @@ def test_saved_model_opens(triforge: Triforge, model: Path, tmp_path: Path) -> N
     assert opened.config.vocab_size >= max(ids)
     again = triforge("run", "save", "run-1", "--to", "mine")
     assert "triforge: --to: given mine, which exists" in again[2]
+
+
+def test_a_saved_policy_has_a_card_with_the_verdict_and_without_paths(
+    triforge: Triforge, services: Services, model: Path, tmp_path: Path
+) -> None:
+    hub = "/cache/models--acme--small-1/snapshots/0a1b"
+    config = {"models": {"policy": {"path": hub}}}
+    run = run_state("finished", verdict=WORSE, config=config, algorithm="grpo: no votes")
+    services.say("GET /v1/runs/run-1", run)
+    assert triforge("run", "save", "run-1", "--to", "mine")[0] == 0
+    card = (tmp_path / "mine" / "README.md").read_text()
+    for text in ("base_model: acme/small-1\n", "worse: held-out success fell", "ran off", "grpo"):
+        assert text in card
+    assert not any(path in card for path in ("/cache", str(tmp_path)))
+    verify_manifest(tmp_path / "mine")
+    services.say("GET /v1/runs/run-1", run.model_copy(update={"policy_version": 4}))
+    assert triforge("run", "save", "run-1", "--to", "older")[0] == 0
+    assert "held-out" not in (tmp_path / "older" / "README.md").read_text(), "of the newest alone"
 
 
 def test_a_damaged_version_is_not_saved(triforge: Triforge, model: Path, tmp_path: Path) -> None:

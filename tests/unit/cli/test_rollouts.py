@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.algorithm import resolve
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.step_records import write_step_records
-from triforge.types import ErrorInfo, JudgedGroup, Outcome
+from triforge.types import ErrorInfo, JudgedGroup, Outcome, TrajectoryPage, TrajectorySummary
 
 ROOMY = Limits(max_tokens=1000, max_rows=0)
 
@@ -26,14 +27,22 @@ def export(services: Services, tmp_path: Path) -> Path:
     return answer(services, tmp_path, groups)
 
 
-def answer(services: Services, tmp_path: Path, groups: list[JudgedGroup]) -> Path:
-    """Have the trainer export these groups; the file is returned too."""
+def answer(
+    services: Services,
+    tmp_path: Path,
+    groups: list[JudgedGroup],
+    lost: Sequence[TrajectorySummary] = (),
+) -> Path:
+    """Have the trainer export these groups and list what was lost; the file is returned too."""
     options = SampleOptions(
         algorithm=resolve("grpo", {}), players={"policy": (1, ROOMY)}, judging={"reward": (1, ROOMY)}, seed=1
     )  # fmt: skip
     store = ArtifactStore(str(tmp_path / "artifacts"))
     uri = write_step_records(store, "step.parquet", build_samples(groups, options).records)
     (tmp_path / "step.parquet").write_bytes(store.read(uri))
+    services.say(
+        "GET /v1/runs/run-1/trajectories", TrajectoryPage(items=tuple(lost), total=len(lost))
+    )
     services.answers["GET /v1/runs/run-1/export"] = (200, "application/octet-stream", store.read(uri))  # fmt: skip
     return tmp_path / "step.parquet"
 
@@ -71,6 +80,20 @@ def test_scores_without_success(triforge: Triforge, services: Services, tmp_path
     assert lines[0] == "group g1 (train): mean score 0.200 of 1 measured"
     assert "  rollout g1-00: score 0.200" in lines
     assert "  rollout g1-01: not measured: it broke" in lines
+
+
+def test_rollouts_without_a_step_are_shown_with_what_raised(
+    triforge: Triforge, services: Services, tmp_path: Path
+) -> None:
+    lost = TrajectorySummary(
+        id="g1-02", run_id="run-1", step=3, purpose="train", group_id="g1", task_id="t", task_slot="t", outcome=None,
+        score=None, error="KeyError: 'x' (my_reward.py:3)", length=0, tokens=0, truncated=False, staleness=0, votes=0,
+        vote=None, against=False, advantage=None,
+    )  # fmt: skip
+    answer(services, tmp_path, [judged(group_task("g1"), [1, -1], [[[1, 1]], [[1, 1]]])], [lost])
+    shown = triforge("run", "show", "run-1", "--step", "3")[1]
+    assert "1 rollouts were not measured" in shown
+    assert "rollout g1-02 (train) of '': KeyError: 'x' (my_reward.py:3)" in shown
 
 
 @pytest.mark.usefixtures("export")

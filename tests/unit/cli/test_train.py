@@ -17,14 +17,18 @@ from safetensors.numpy import save_file
 
 import triforge as library
 from services.env_adapter.pools.creation import PoolMaker
-from tests.unit.cli.conftest import POOL, Services, Triforge, run_state
+from tests.unit.cli.conftest import POOL, PRINTED, WORSE, Services, Triforge, run_state
+from tests.unit.cli.test_checks import NO_SYSTEM
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.model_folders import tiny_folder
-from triforge.cli.training import Training, follow
+from triforge.cli.terminal import program
+from triforge.cli.training import Training, follow, others_ended
+from triforge.cli.watch import SAME
 from triforge.environments.registry import family
-from triforge.errors import ConfigError, TriforgeError
+from triforge.environments.served import ServedFunction
+from triforge.errors import ConfigError, EnvError, TriforgeError, UnavailableError
 from triforge.store.database import open_database
-from triforge.testing.model_folders import words_folder
+from triforge.testing.model_folders import chatml_folder, words_folder
 from triforge.types import (
     Event,
     GenerateSpec,
@@ -83,6 +87,23 @@ def test_train_on_running_deployment(triforge: Triforge, trained: Services, tmp_
         assert text in out
 
 
+def test_train_says_what_the_deployment_sets(triforge: Triforge, trained: Services) -> None:
+    config = {
+        "run": {"steps": 3, "groups_per_step": 2},
+        "trainer": {"policy": {"learning_rate": 1}},
+    }
+    trained.say("POST /v1/runs", run_state("queued", config=config), status=201)
+    _, out, _ = triforge(*ASKED, "--model", ".", "--set", "trainer.policy.learning_rate=1")
+    assert "set by the document of the deployment: run.groups_per_step=2; --set" in out
+    _, out, _ = triforge(*ASKED, "--model", ".", "--set", "run.groups_per_step=2")
+    assert "trainer.policy.learning_rate=1; --set" in out
+
+
+def test_train_says_where_its_dashboard_is(triforge: Triforge, trained: Services) -> None:
+    _, out, _ = triforge(*ASKED, "--model", ".")
+    assert f"dashboard: {trained.url}/runs/run-1" in out
+
+
 def test_python_trains_as_the_command_does(trained: Services, tmp_path: Path) -> None:
     result = library.train(tmp_path, "household", preset="grpo", steps=3, state=tmp_path / "state")
     assert (result.run.status, str(result.model)) == ("finished", "/w/policy/7")
@@ -105,6 +126,37 @@ def test_python_takes_data_and_reward(
     assert [pool["options"] for pool in pools] == [
         {"wording": "terse", "reward": given["reward"]}
     ] * 2
+
+
+def test_python_takes_rows_and_a_function_of_its_own(
+    trained: Services,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("c")))
+    served: list[Any] = []
+
+    def score(completions: list[str], answer: list[str]) -> list[float]:
+        return [float(text == right) for text, right in zip(completions, answer, strict=True)]
+
+    def asked(pool: Any) -> None:  # what env_adapter does meanwhile
+        function = ServedFunction(pool["options"]["reward"])
+        served.append(function(completions=["a", "b"], answer=["a", "a"]))
+
+    trained.heard = {"POST /v1/pools": asked}
+    rows = [{"prompt": "Say a.", "answer": "a"}]
+    library.train(tmp_path, reward=score, data=rows, steps=3, state=tmp_path / "state")
+    (pool,) = [body for what, body in trained.asked if what == "POST /v1/pools"]
+    assert (pool["environment"], served) == ("prompts", [[1.0, 0.0]])
+    assert pool["options"]["reward"].endswith("#score(completions, answer)")
+    assert Path(pool["generate"]["options"]["data"]).read_text() == f"{json.dumps(rows[0])}\n"
+    with pytest.raises(EnvError, match="resume the run where the function is"):
+        ServedFunction(pool["options"]["reward"])
+    trained.say("GET /v1/pools/pool-1", POOL.model_copy(update={"options": pool["options"]}))
+    (tmp_path / "state" / "train.toml").touch()
+    with pytest.raises(EnvError, match="resume the run where the function is"):
+        library.train(resume="run-1", state=tmp_path / "state")
 
 
 REWARD = """
@@ -141,12 +193,12 @@ PROMPTS = {
     ("changed", "reason"),
     [
         ({"env": "houshold"}, "environment 'houshold' is unknown"),
-        ({"data": "bad.jsonl"}, "1 bad lines; the first is line 6"),
+        ({"data": "bad.jsonl"}, "1 of 41 lines refused; the first is line 6"),
         ({"reward": "my_reward:scor"}, "'my_reward:scor' cannot be imported"),
         ({"reward": "my_reward:broken"}, "NameError: name 'completons' is not defined"),
         ({"options": {"tries": 3}}, "tries"),
         ({"generate": {"tries": 3}}, "tries"),
-        ({"tasks": 400}, "asked for 408 tasks"),
+        ({"tasks": 400}, "asked for 408 different tasks"),
         ({"tasks": 4, "overrides": {"run": {"groups_per_step": 5}}}, "has 4 training tasks"),
         ({"overrides": {"run": {"stps": 5}}}, "run.stps: unknown field"),
         ({"preset": "gpro"}, "algorithm.preset: given 'gpro'"),
@@ -208,6 +260,15 @@ def test_kept_state_is_checked(kept: Path, changed: dict[str, Any], reason: str)
     assert not (kept / "var" / "logs").exists(), "nothing was started"
 
 
+def test_a_kept_pool_whose_system_message_the_policy_refuses_is_found(kept: Path) -> None:
+    chatml_folder(kept / "chatml")
+    (kept / "chatml" / "chat_template.jinja").write_text(NO_SYSTEM)
+    options = {"wording": "alfworld"}
+    with pytest.raises(ConfigError, match="takes no system message"):
+        library.train("chatml", pool="kitchen", preset="grpo", options=options)
+    assert not (kept / "var" / "logs").exists(), "nothing was started"
+
+
 def test_pool_is_checked_before_the_model(trained: Services, tmp_path: Path) -> None:
     check = "GET /v1/pools/pool-1/check"
     trained.refuse(check, 422, "input", "household options: field tries: unknown")
@@ -246,6 +307,8 @@ def test_a_model_that_cannot_be_loaded_is_refused_before_the_services_start(
     (mine / "up.toml").write_text('[models.policy]\npath = "model"\n[adaptation]\ncontroller = "none"\n[algorithm]\npreset = "grpo"\n')  # fmt: skip
     code, _, err = triforge("up", "--config", "up.toml", "--auto-ports")
     assert (code, reason in err) == (1, True)
+    other = ("up", "--config", "up.toml", "--set", "models.policy.path=nowhere", "--auto-ports")
+    assert "given 'nowhere'" in triforge(*other)[2]
     assert not (mine / "var" / "logs").exists(), "nothing was started"
 
 
@@ -253,12 +316,12 @@ def test_a_model_that_cannot_be_loaded_is_refused_before_the_services_start(
     ("rows", "asked", "counts"),
     [
         (60, {}, (48, 12)),
-        (128, {}, (64, 64)),
-        (60, {"tasks": 50}, (50, 64)),
+        (1000, {}, (872, 128)),
+        (60, {"tasks": 50}, (50, 128)),
         (60, {"tasks": 50, "heldout": 0}, (50, 0)),
     ],
 )
-def test_a_short_file_is_taken_whole_unless_a_number_is_asked_for(
+def test_a_file_is_taken_whole_unless_a_number_is_asked_for(
     tmp_path: Path, rows: int, asked: dict[str, int], counts: tuple[int, int]
 ) -> None:
     data = tmp_path / "rows.jsonl"
@@ -284,6 +347,19 @@ def test_run_without_update(triforge: Triforge, trained: Services, status: str) 
     assert "trained model" not in out
     assert "no update was made; the model is unchanged: /w/policy/4" in out
     assert library.train(".", "household", preset="grpo").model is None
+
+
+def test_a_training_ends_with_its_verdict_and_the_command_to_try(
+    triforge: Triforge, trained: Services, tmp_path: Path
+) -> None:
+    trained.say("GET /v1/runs/run-1", run_state("finished", verdict=WORSE))
+    code, out, _ = triforge(*ASKED, "--model", ".", "--generate", '{"goals": []}')
+    command = f"{program()} {' '.join(ASKED)} --model . --generate '{{\"goals\": []}}'"
+    assert (code, PRINTED.format(command) in out) == (0, True)
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "train.toml").touch()
+    _, out, _ = triforge("train", "--resume", "run-1")
+    assert PRINTED.format(SAME) in out
 
 
 def test_end_names_next_commands(triforge: Triforge, trained: Services, tmp_path: Path) -> None:
@@ -342,13 +418,13 @@ def test_resume_of_stopped_run(triforge: Triforge, trained: Services, tmp_path: 
 
 
 class Playing:
-    """A trainer whose run goes on until it is asked to stop."""
+    """A trainer whose run goes on until it is asked to stop, or has ended with `status`."""
 
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
+    def __init__(self, status: str = "running") -> None:
+        self.asked, self.status = asyncio.Event(), status
 
     async def run(self, run_id: str) -> RunState:
-        return run_state("stopped" if self.asked.is_set() else "running", id=run_id)
+        return run_state("stopped" if self.asked.is_set() else self.status, id=run_id)
 
     async def stop(self, run_id: str) -> RunState:
         self.asked.set()
@@ -359,17 +435,63 @@ class Playing:
         await self.asked.wait()
 
 
-async def test_ctrl_c_stops_the_run_and_says_how_to_go_on() -> None:
-    trainer: Any = Playing()
+@pytest.mark.parametrize(
+    ("status", "last"),
+    [
+        ("running", "run-1 stopped at step 2 of 9; to go on with it: triforge train --resume run-1 --state here"),
+        ("finished", "run-1 finished at step 2 of 9"),
+    ],
+)  # fmt: skip
+async def test_ctrl_c_stops_the_run_and_says_how_to_go_on(status: str, last: str) -> None:
+    trainer: Any = Playing(status)
     lines: list[str] = []
-    work = follow(Path("here"), run_state("running"), trainer, Console(quiet=True), lines.append)
+    work = follow(Path("here"), run_state("queued"), trainer, Console(quiet=True), lines.append)
     following = asyncio.create_task(work)
     await asyncio.sleep(0.01)
     following.cancel()
     with pytest.raises(asyncio.CancelledError):
         await following
-    assert "run-1 stopped at step 2 of 9" in lines[-1]
+    assert lines[-1] == f"run {last}"
+
+
+class Gone(Playing):
+    """A trainer that no longer answers when the run is to be stopped."""
+
+    async def run(self, run_id: str) -> RunState:
+        if self.status == "gone":
+            raise UnavailableError("no answer")
+        self.status = "gone"
+        return run_state("running", id=run_id)
+
+
+async def test_ctrl_c_without_a_trainer_claims_nothing() -> None:
+    trainer: Any = Gone()
+    lines: list[str] = []
+    work = follow(Path("here"), run_state("queued"), trainer, Console(quiet=True), lines.append)
+    following = asyncio.create_task(work)
+    await asyncio.sleep(0.01)
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert ("queued" in lines[-1], "no answer" in lines[-1]) == (False, True)
     assert lines[-1].endswith("triforge train --resume run-1 --state here")
+
+
+class Busy:
+    """A trainer whose other run ends at the third look."""
+
+    looks = 0
+
+    async def runs(self) -> list[RunState]:
+        self.looks += 1
+        return [run_state("running" if self.looks < 3 else "finished", id="run-2")]
+
+
+async def test_a_deployment_stays_for_the_runs_of_other_commands() -> None:
+    trainer: Any = Busy()
+    lines: list[str] = []
+    await others_ended(trainer, lines.append, pause_s=0.0)
+    assert (trainer.looks, len(lines), "run-2" in lines[0]) == (3, 1, True)
 
 
 @pytest.mark.parametrize(

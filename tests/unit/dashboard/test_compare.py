@@ -27,6 +27,7 @@ def episode(task: str, outcome: int | None) -> TrajectorySummary:
 def test_a_measure_of_two_runs_is_two_lines_of_one_chart() -> None:
     runs = [[step(1, success=0.1)], [step(1, success=0.2), step(3, success=0.3)]]
     (chart,), merged = overlaid(["success"], ["a", "b"], runs)
+    assert (chart.title, chart.top) == ("Success: training tasks", 1.0)
     assert chart.series == {"a": "0/success", "b": "1/success"}
     assert [(s.step, s.metrics) for s in merged] == [
         (1, {"0/success": 0.1, "1/success": 0.2}), (3, {"1/success": 0.3}),
@@ -60,7 +61,10 @@ async def test_two_runs_are_compared(pages: httpx.AsyncClient, recorded: Recorde
     reply = await pages.get("/compare", params={"run": [recorded.run_id, other.id]})
     assert reply.status_code == 200, reply.text
     assert "<img" not in reply.text
-    assert f'aria-label="{escape(f"success: {EVIL}, other, steps 1 to 2")}"' in reply.text
+    assert (
+        f'aria-label="{escape(f"Success: training tasks: {EVIL}, other, steps 1 to 2")}"'
+        in reply.text
+    )
     assert "run.steps" in reply.text
     assert "✓ 1 of 2" in reply.text
     assert "✗ 0 of 1" in reply.text

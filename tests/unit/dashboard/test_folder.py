@@ -60,3 +60,22 @@ async def test_the_pages_nearest_to_the_run_come_first(apis: Apis, recorded: Rec
     assert pages[0] == "index.html"
     assert len(pages) == 3
     assert "assets/style.css" in files
+
+
+async def test_a_group_that_is_begun_is_whole_and_no_link_leads_nowhere(
+    apis: Apis, recorded: RecordedRun
+) -> None:
+    everything = await pages_of(apis, "", recorded.run_id, 1000)
+    begun: set[str] = set()
+    most = 0
+    while not begun:  # pages of the run come first
+        most += 1
+        files = await pages_of(apis, "", recorded.run_id, most)
+        begun = {name[:-5].rpartition("/")[2] for name in files if "/groups/" in name}
+    whole = {name for name in everything if any(f"/rollouts/{group}" in name for group in begun)}
+    assert len(begun) == 1
+    assert whole == {name for name in files if "/rollouts/" in name}
+    for name in (name for name in files if name.endswith(".html")):
+        anchors = re.findall(r"<a\b[^>]*>", files[name].decode())
+        assert all("href=" in anchor for anchor in anchors), name
+    assert "A copy with 4 rollouts" in files["index.html"].decode()

@@ -99,7 +99,7 @@ def pages(address: str, recorded: RecordedRun) -> list[str]:
     """The address of a page of each sort."""
     group, other = recorded.group(2), recorded.store.create(name="other", pool_id="p", config={})
     found = (
-        "?smooth=0.6&x=time",
+        "?smooth=0.6",
         "rollouts",
         f"rollouts/{group}-02",
         f"rollouts/{group}-02/tokens?form=table",
@@ -117,9 +117,14 @@ def test_pages_fit(browser: Any, seen: tuple[int, str], pages: list[str]) -> Non
     width, scheme = seen
     for page in pages:
         browser.get(page)
+        browser.execute_script(
+            "document.querySelectorAll('details').forEach((d) => { d.open = true })"
+        )
         scrolled = browser.execute_script("return document.documentElement.scrollWidth")
         assert scrolled <= width, page
         assert browser.get_log("browser") == [], page
+        assert browser.find_elements("css selector", "header nav a[href='/']"), page
+        assert len(browser.find_elements("css selector", "h1")) == 1, page
         paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
 
@@ -154,7 +159,7 @@ def test_the_pointer_and_the_keys_say_the_values_of_a_curve(browser: Any, addres
         URL.revokeObjectURL = () => {};
         document.querySelector(".png").dispatchEvent(new MouseEvent("click", {bubbles: true}));
     """
-    assert browser.execute_async_script(taken) == "Success of the policy.png"
+    assert browser.execute_async_script(taken) == "Success.png"
 
 
 def test_a_task_is_pinned_from_its_page(browser: Any, address: str, canned: Deployment) -> None:
@@ -173,6 +178,7 @@ def test_a_task_is_pinned_from_its_page(browser: Any, address: str, canned: Depl
 
 def test_the_form_filters_and_the_keyboard_reaches_the_table(browser: Any, address: str) -> None:
     browser.get(f"{address}/rollouts")
+    browser.find_element("css selector", "main summary").click()
     browser.find_element("name", "search").send_keys("take cup\n")
     assert "5 rollouts" in browser.find_element("css selector", "[role=status]").text
     assert "search=take+cup" in browser.current_url

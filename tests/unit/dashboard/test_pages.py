@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class Deployment(httpx.AsyncBaseTransport):
         run = golden("RunState", id="run-1", name="mine", pool_id="pool-1", status="running")
         step = golden("RunStep", run_id="run-1")
         metrics = {"success": 0.25, "eval/sampled": 0.5, "seconds/play": 12.0, "other": 3.0}
-        metrics |= {"rate": 1e-6}
+        metrics |= {"rate": 1e-6, "policy/tokens": 20.0, "policy/seconds": 1.0}
         steps = [step | {"step": n, "metrics": metrics} for n in range(3)]
         pool = golden("PoolState", id="pool-1", name="kitchen")
         self.answers: dict[str, tuple[int, Any]] = {
@@ -103,7 +104,7 @@ async def test_first_page(browser: httpx.AsyncClient, deployment: Deployment) ->
     deployment.down.add("reward_model")
     reply = await browser.get("/")
     assert reply.status_code == 200
-    assert '<a href="/runs/run-1">run-1</a>' in reply.text
+    assert '<a href="/runs/run-1">mine</a>' in reply.text
     assert '<a href="/pools/pool-1">kitchen</a>' in reply.text
     assert "no answer (ConnectError)" in reply.text
     assert reply.text.count(">ready<") == len(SERVICES) - 1
@@ -119,14 +120,36 @@ async def test_older_runs(browser: httpx.AsyncClient, deployment: Deployment) ->
 
 async def test_run_page(browser: httpx.AsyncClient, deployment: Deployment) -> None:
     text = (await browser.get("/runs/run-1")).text
-    label = "Success of the policy: held out, sampled, training tasks, steps 0 to 2"
+    label = "Success: held out, sampled, training tasks, steps 0 to 2"
     assert f'aria-label="{label}"' in text
     assert 'aria-label="Seconds by phase: play, steps 0 to 2"' in text
     assert "judge" in text
-    assert "<td>other</td>" in text
-    assert '<td>rate</td><td class="number">1e-06</td>' in text
+    assert '<th scope="row">other</th>' in text
+    assert ">1e-06<" in text
+    before_folds = text.partition("<details><summary>")[0]
+    assert "tokens trained on" in before_folds
+    assert golden("WeightsRecord")["uri"] not in before_folds
     assert golden("WeightsRecord")["uri"] in text
     assert 'data-events="/runs/run-1/events"' in text
+
+
+async def test_a_run_begins_with_its_verdict(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    verdict = golden("Verdict", word="worse", text="worse: by 9 points")
+    deployment.answers["/v1/runs/run-1"] = (200, golden("RunState", id="run-1", verdict=verdict))
+    text = (await browser.get("/runs/run-1")).text
+    place = text.index('<b class="worse">Worse</b>: by 9 points')
+    assert text.index("<h1>") < place < text.index("step 7 of 20")
+    for part in golden("Verdict")["warnings"] + golden("Verdict")["options"]:
+        assert place < text.index(part)
+    text = (await browser.get("/")).text  # the list of the API has no verdicts
+    assert '<b class="worse">Worse</b>: by 9 points' in text
+    assert golden("Verdict")["options"][0] not in text
+    unknown = golden("RunState", id="run-1", verdict=golden("Verdict"))
+    deployment.answers["/v1/runs/run-1"] = (200, unknown)
+    text = (await browser.get("/runs/run-1")).text
+    assert '<b class="unknown">Not told apart</b>: held-out success' in text
 
 
 async def test_a_run_of_three_models_shows_each_of_them(deployment: Deployment) -> None:
@@ -142,11 +165,11 @@ async def test_a_run_of_three_models_shows_each_of_them(deployment: Deployment) 
     app = httpx.ASGITransport(create_app(apis=apis))
     async with httpx.AsyncClient(transport=app, base_url="http://dashboard") as browser:
         text = (await browser.get("/runs/run-1")).text
-        assert "mover version 9" in text
+        assert "<dt>mover version</dt><dd>9</dd>" in text
         assert 'aria-label="Gradient norm: policy, mover, steps 7 to 7"' in text
         assert 'aria-label="Staleness: mover, oldest, steps 7 to 7"' in text
-        assert '<th class="number">mover</th>' in text
-        assert '<td>mover</td><td class="number">9</td>' in text
+        assert '<th scope="col">mover</th>' in text
+        assert '<th scope="row">mover</th><td class="number" data-t="version">9</td>' in text
         asked = next(query for path, query, _ in deployment.asked if path.endswith("/steps"))
         assert "mover%2Fgrad_norm" in asked
         assert "mover 9" in (await browser.get("/")).text
@@ -156,13 +179,11 @@ async def test_a_run_of_three_models_shows_each_of_them(deployment: Deployment) 
 async def test_curve_options_and_csv(pages: httpx.AsyncClient, recorded: RecordedRun) -> None:
     address = f"/runs/{recorded.run_id}"
     plain = (await pages.get(address)).text
-    assert "Along the bottom: training steps." in plain
     assert 'class="raw' not in plain
     assert "step 2: the judge is being gamed" in plain
-    assert "steps 1 to 2: infrastructure lost 2 of 8 rollouts" in plain
+    assert "steps 1 to 2: 2 of 8 rollouts were not measured" in plain
     assert "<img" not in plain
-    chosen = (await pages.get(f"{address}?x=time&smooth=0.9")).text
-    assert "Along the bottom: minutes." in chosen
+    chosen = (await pages.get(f"{address}?smooth=0.9")).text
     assert 'class="raw' in chosen
     assert '<option value="0.9" selected>' in chosen
     assert (await pages.get(f"{address}?smooth=1")).status_code == 422
@@ -172,6 +193,28 @@ async def test_curve_options_and_csv(pages: httpx.AsyncClient, recorded: Recorde
     assert (first["step"], second["step"], second["judge/alarm"]) == ("1", "2", "1.0")
     assert sum(float(v) for name, v in first.items() if name.startswith("rewards/")) == 1.0
     assert (await pages.get("/runs/run-x/steps.csv")).status_code == 404
+
+
+async def test_what_a_run_took_is_summed(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    run = golden("RunState", id="run-1", created_at=100.0)
+    rows = [golden("RunStep", run_id="run-1", step=n, at=100.0 + 5400.0 * n) for n in (1, 2)]
+    metrics = {"failures/KeyError at reward.py:3": 2.0, "eval/failures/timeout": 1.0}
+    metrics |= {"tokens": 6e5, "policy/seconds": 45.0, "reward/seconds": 30.0, "policy/tokens": 7.0}
+    items = [row | {"metrics": metrics} for row in rows]
+    deployment.answers |= {
+        "/v1/runs/run-1": (200, run),
+        "/v1/runs/run-1/steps": (200, {"items": items}),
+    }
+    text = (await browser.get("/runs/run-1")).text
+    assert "Not measured: 4 KeyError at reward.py:3, 2 timeout." in text
+    asked = next(query for path, query, _ in deployment.asked if path.endswith("/steps"))
+    assert "failures%2F" in asked
+    facts = dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", text))
+    assert facts["time since it was queued"] == "3.0 h"
+    assert facts["learners at work"] == "2.5 min"
+    assert (facts["tokens sampled"], facts["tokens trained on"]) == ("1,200,000", "14")
 
 
 async def test_ended_run_is_not_followed(
@@ -192,7 +235,7 @@ async def test_run_without_training(browser: httpx.AsyncClient, deployment: Depl
     deployment.answers |= {"/v1/runs": (200, {"items": [idle]}), "/v1/runs/run-1": (200, idle)}
     for page in ("/", "/runs/run-1"):
         text = (await browser.get(page)).text
-        assert '<span class="state failed">finished</span>' in text
+        assert '<span class="state worse">finished</span>' in text
         assert reason in text
 
 
@@ -221,6 +264,32 @@ async def test_changes_of_a_task(browser: httpx.AsyncClient, deployment: Deploym
     text = (await browser.get("/tasks/task-1")).text
     assert "put a<ins> hot</ins> mug in the <del>shelf</del><ins>fridge</ins>" in text
     assert "0.250 <small>[0.046, 0.699], 1 of 4</small>" in text
+
+
+async def test_a_rewrite_of_the_same_sentence_shows_its_parameters(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    before = {"fridge": "closed", "objects": {"mug 1": "fridge"}, "horizon": 14}
+    after = {"fridge": "open", "objects": {"mug 1": "fridge", EVIL: "shelf"}, "horizon": 14}
+    lineage = golden("Lineage")
+    versions = [
+        lineage["versions"][0] | {"task": golden("Task", id=name, parent_id=parent, params=params)}
+        for name, parent, params in (("t0", None, before), ("t1", "t0", after))
+    ]
+    same = {"instruction_before": "find it", "instruction_after": "find it", "candidate_id": "t1"}
+    detail, path = golden("ProposalDetail"), "/v1/tasks/t1/lineage"
+    deployment.answers[path] = (200, lineage | {"versions": versions})
+    proposal = detail["proposal"] | same | {"null_control": False}
+    deployment.answers["/v1/proposals/p-1"] = (200, detail | {"proposal": proposal})
+    deployment.answers["/v1/pools/pool-1/proposals"] = (200, {"items": [proposal]})
+    for page in ("/tasks/t1", "/proposals/p-1", "/pools/pool-1"):
+        text = (await browser.get(page)).text
+        assert "fridge: <del>&#34;closed&#34;</del> <ins>&#34;open&#34;</ins>" in text, page
+        assert "onerror=" in text, page
+        assert "<img" not in text, page
+        assert "<li>horizon" not in text, page
+    proposal["null_control"] = True  # its parameters are those of its parent
+    assert "<ins>" not in (await browser.get("/proposals/p-1")).text
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ TYPES = Path(__file__).parents[2] / "contract" / "types"
 
 async def test_filters_in_the_address(pages: httpx.AsyncClient, recorded: RecordedRun) -> None:
     path = f"/runs/{recorded.run_id}/rollouts"
-    text = (await pages.get(path)).text
+    text = (await pages.get(path, params={"sort": "-step"})).text
     assert "18 rollouts" in text
     assert text.count('<th scope="row" class="id">') == 18
     found = await pages.get(
@@ -31,6 +31,25 @@ async def test_filters_in_the_address(pages: httpx.AsyncClient, recorded: Record
     refused = await pages.get(path, params={"step": "first"})
     assert (refused.status_code, "step" in refused.text) == (422, True)
     assert (await pages.get("/runs/run-x/rollouts")).status_code == 404
+
+
+async def test_the_first_page_shows_what_is_odd_about_training_rollouts(
+    pages: httpx.AsyncClient, recorded: RecordedRun
+) -> None:
+    path = f"/runs/{recorded.run_id}/rollouts"
+    text = (await pages.get(path)).text
+    kinds = re.findall(
+        r'scope="rowgroup" colspan="11">([a-z, ]+) <a href="([^"]*)">all (\d+)', text
+    )
+    assert ("votes against the outcome", "4") in [(name, total) for name, _, total in kinds]
+    assert ("not measured", "4") in [(name, total) for name, _, total in kinds]
+    assert "-evaluate-" not in text
+    for name, address, total in kinds:
+        shown = (await pages.get(path + address.replace("&amp;", "&"))).text
+        assert f"{total} rollout" in shown, name
+        assert f"<h1>{name.capitalize()}</h1>" in shown
+    empty = recorded.store.create(name="empty", pool_id="p", config={}).id
+    assert "when their step has finished" in (await pages.get(f"/runs/{empty}/rollouts")).text
 
 
 async def test_rollout_page(pages: httpx.AsyncClient, recorded: RecordedRun) -> None:

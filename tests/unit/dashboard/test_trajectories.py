@@ -154,3 +154,5 @@ def test_rollouts_of_another_tenants_run_do_not_exist(own: RecordedRun) -> None:
 async def test_named_measures_of_steps(http: httpx.AsyncClient, recorded: RecordedRun) -> None:
     steps = (await http.get(f"/{recorded.run_id}/steps?measures=success,none,judge/alarm")).json()
     assert [set(step["metrics"]) for step in steps["items"]] == [{"success", "judge/alarm"}] * 2
+    below = (await http.get(f"/{recorded.run_id}/steps?measures=success/")).json()
+    assert [set(s["metrics"]) for s in below["items"]] == [{"success/low", "success/high"}] * 2

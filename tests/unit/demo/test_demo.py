@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from demo.prepare import clear
 from demo.report import rows, write_report
 from triforge.cli.training import Trained
 from triforge.errors import ConfigError
-from triforge.types import PoolState, RunState, RunStep
+from triforge.types import PoolState, RunState, RunStep, Verdict
 
 
 def record(steps: list[RunStep], reason: str = "") -> Trained:
@@ -54,6 +55,19 @@ def test_a_run_that_failed_before_its_first_step_still_gets_a_report(tmp_path: P
     failed = record([], reason="weights: the folder is <gone>")
     write_report(failed, (), tmp_path / "report.html")
     assert "the folder is &lt;gone&gt;" in (tmp_path / "report.html").read_text()
+
+
+def test_the_report_begins_with_the_verdict(tmp_path: Path) -> None:
+    found = record([step(0, {}), step(1, {})])
+    verdict = Verdict(word="worse", text="worse: by <9> points", warnings=("it ran off",))
+    run = found.run.model_copy(update={"verdict": verdict})
+    write_report(replace(found, run=run), (), tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert (
+        page.index('"worse">Worse</b>: by &lt;9&gt; points')
+        < page.index("it ran off")
+        < page.index("The <dfn>policy")
+    )
 
 
 def test_the_report_shows_how_far_both_models_moved(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from demo.demonstrations import Demonstration, demonstrations
+from demo.demonstrations import demonstrations
+from environments.household.careless import Demonstration
 from environments.household.family import FAMILY
 from environments.household.wording import vocabulary
 from triforge.types import Task
@@ -15,7 +16,7 @@ TASKS = FAMILY.generate(count=60, seed=3, options={"goals": ["clean", "heat", "p
 
 
 def shown(**settings: Any) -> list[Demonstration]:
-    return list(demonstrations(TASKS, **{"seed": 1, **settings}))
+    return list(demonstrations(TASKS, **{"seed": 1, "forget_rate": 0.0, **settings}))
 
 
 def test_a_careful_demonstrator_succeeds_and_every_label_is_good() -> None:
@@ -69,14 +70,14 @@ def test_all_terse_words_are_in_the_vocabulary() -> None:
 
 
 def test_a_forgetful_demonstrator_delivers_untreated_things_and_wanders_until_the_end() -> None:
-    for demonstration in shown(random_rate=0.0, forget_rate=1.0):
-        goal = demonstration.params["goal"]
+    for params, demonstration in zip(TASKS, shown(random_rate=0.0, forget_rate=1.0), strict=True):
+        goal = params["goal"]
         treated = goal["type"] in ("clean", "heat")  # type: ignore[index, call-overload]
         assert demonstration.forgetful == treated
         assert demonstration.success == (not treated)
         if treated:
             responses = [m["content"] for m in demonstration.messages if m["role"] == "assistant"]
-            assert len(responses) == demonstration.params["horizon"]
+            assert len(responses) == params["horizon"]
             put = f"put {goal['object']}"  # type: ignore[index, call-overload]
             assert responses.count(put) == 1
             assert -1 in demonstration.labels
@@ -87,7 +88,10 @@ def test_the_rates_are_kept() -> None:
     noisy = [flag for d in shown(random_rate=0.25) for flag in d.noisy]
     assert 0.2 < sum(noisy) / len(noisy) < 0.3
     treated = shown(random_rate=0.0, forget_rate=0.5)
-    forgot = [d.forgetful for d in treated if d.params["goal"]["type"] in ("clean", "heat")]  # type: ignore[index, call-overload]
+    goals = [params["goal"]["type"] for params in TASKS]  # type: ignore[index, call-overload]
+    forgot = [
+        d.forgetful for d, goal in zip(treated, goals, strict=True) if goal in ("clean", "heat")
+    ]
     assert 0.3 < sum(forgot) / len(forgot) < 0.7
 
 

@@ -116,7 +116,7 @@ def test_the_page_shows_the_pair_needs_no_network_and_takes_no_text_for_html(
     assert "take cup" in page
     assert page.count('aria-label="votes 1, -1"') == 2
     assert "of the 2 tasks, of 3" in page
-    assert '<polygon class="s1"' in page  # the interval
+    assert '<polygon class="s0"' in page  # the interval
     assert "prefers-color-scheme: dark" in page
     assert 'name="viewport"' in page
     assert not re.search(r"<script|<img|<link|(src|href)=[\"']|url\(|@import", page)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from environments.prompts import function
 from environments.prompts.family import FAMILY
+from environments.prompts.function import Answer, Grader, RewardFunction
 from services.env_adapter.pools.creation import PoolMaker
 from tests.unit.environments.tasks import task_of
 from triforge.environments import plugins
@@ -19,7 +23,7 @@ from triforge.store.database import open_database
 from triforge.testing.check_environment import check_environment, require
 from triforge.types import GenerateSpec, Params, PoolRequest
 
-MODULE = """
+MODULE = """import asyncio, threading
 CALLS = []
 def score(prompts, completions, answer, **columns):
     CALLS.append((prompts, completions, answer, columns))
@@ -36,6 +40,18 @@ def word(completions): return "7"
 def named(completions): return {1: 0.5}
 def number(completions): return 1.0
 def raises(completions): raise KeyError("no such word")
+SIZES = []
+def lengths(completions):
+    SIZES.append(len(completions))
+    if "bad" in completions: raise KeyError("no such word")
+    return [float(len(text)) for text in completions]
+async def later(completions):
+    await asyncio.sleep(0)
+    return (len(text) for text in completions)
+TOGETHER = threading.Barrier(3)
+def slow(completions):
+    TOGETHER.wait(10)
+    return [1.0] * len(completions)
 """
 ROW: Params = {"prompt": "2 + 2?", "columns": {"answer": "4", "level": 1}}
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
@@ -87,11 +103,70 @@ async def test_a_function_that_answers_no_number_measures_nothing(reward: str) -
 
 async def test_an_error_of_a_function_has_its_file_and_line() -> None:
     line = MODULE.splitlines().index('def raises(completions): raise KeyError("no such word")') + 1
-    with pytest.raises(EnvError, match=rf"no such word' \(.*my_rewards\.py:{line}\); expected"):
+    with pytest.raises(EnvError, match=rf"no such word' \(.*my_rewards\.py:{line}\)") as raised:
         await play("raises", "x")
+    place = raised.value.raised.rpartition("/")[2]
+    assert (raised.value.raised[:12], place) == ("KeyError at ", f"my_rewards.py:{line}")
     with pytest.raises(EnvError) as caught:  # raised by ours, of what it answered
         await play("many", "x")
     assert ".py:" not in caught.value.detail
+
+
+def graded(reward: str, *texts: str, concurrency: int = 1) -> list[float | BaseException]:
+    grader = Grader(RewardFunction.of(f"my_rewards:{reward}", "reward"), concurrency)
+    futures = [grader.grade(Answer("2 + 2?", text, {})) for text in texts]
+    return [future.exception(10) or future.result() for future in futures]
+
+
+def test_answers_are_graded_in_one_call_and_an_exception_costs_its_own_answer() -> None:
+    answers = [Answer("2 + 2?", text, {}) for text in (*"abcdefg", "bad", "four")]
+    found = RewardFunction.of("my_rewards:lengths", "reward").grade(answers)
+    assert isinstance(found.pop(7), EnvError)
+    assert found == [1.0] * 7 + [4.0]
+    sizes = plugins.load("my_rewards:SIZES", "reward")
+    assert sizes[0] == 9
+    assert sum(size == 1 for size in sizes) <= 3, "only the half that raised is divided"
+
+
+def test_calls_of_a_slow_function_run_at_the_same_time() -> None:
+    assert graded("slow", "a", "b", "c", concurrency=3) == [1.0] * 3
+
+
+def test_answers_that_come_during_a_call_are_graded_in_the_next_one() -> None:
+    grader = Grader(RewardFunction.of("my_rewards:slow", "reward"), 1)
+    barrier = plugins.load("my_rewards:TOGETHER", "reward")
+    futures = [grader.grade(Answer("?", "first", {}))]
+    while not barrier.n_waiting:
+        time.sleep(0.001)
+    futures += [grader.grade(Answer("?", text, {})) for text in "abc"]
+    for _ in range(4):  # two for each call
+        threading.Thread(target=barrier.wait, daemon=True).start()
+    assert [future.result(10) for future in futures] == [1.0] * 4
+
+
+def test_functions_may_be_coroutines_and_results_iterators() -> None:
+    assert graded("later", "a", "bb") == [1.0, 2.0]
+
+
+def test_rows_with_other_columns_are_graded_in_a_call_of_their_own() -> None:
+    grader = Grader(RewardFunction.of("my_rewards:score", "reward"), 1)
+    rows: list[Params] = [{"answer": "a"}, {"answer": "b", "level": 1}, {"answer": "a"}]
+    futures = [grader.grade(Answer("?", "a", row)) for row in rows]
+    assert [future.result(10) for future in futures] == [1.0, 0.0, 1.0]
+
+
+def test_a_long_call_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(function, "_SLOW_S", 0.1)
+    grader = Grader(RewardFunction.of("my_rewards:slow", "reward"), 1)
+    assert grader.activity() == ""
+    future = grader.grade(Answer("?", "a", {}))
+    barrier = plugins.load("my_rewards:TOGETHER", "reward")
+    while not grader.activity():
+        time.sleep(0.01)
+    assert "grades 1 answers" in grader.activity()
+    for _ in range(2):
+        threading.Thread(target=barrier.wait, daemon=True).start()
+    assert future.result(10) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -166,8 +241,27 @@ async def test_a_file_of_rows_makes_a_pool_and_each_row_is_in_it_once(data: Path
     with CheckedTasks() as checked:
         generate(FAMILY, GenerateSpec(count=5_900, heldout=100, options=rows), checked)
         assert len({draft.instruction for _, draft in checked}) == 6_000
-    with pytest.raises(InputError, match=r"asked for 6001 tasks .*has 6000 rows"):
-        FAMILY.generate(count=6_001, seed=0, options=rows)
+    spec = GenerateSpec(count=4_001, heldout=2_000, options=rows)
+    with CheckedTasks() as checked, pytest.raises(InputError, match=r"asked for 6001 .* 6000:"):
+        generate(FAMILY, spec, checked)
+    with CheckedTasks() as checked:
+        generate(FAMILY, spec.model_copy(update={"at_most": True}), checked)
+        assert (checked.splits, checked.summary) == ({"train": 4_800, "heldout": 1_200}, "")
+
+
+def test_rows_that_repeat_others_are_reported_and_cost_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    lines = [json.dumps({"prompt": f"{n % 10}?", "answer": str(n % 12)}) for n in range(80)]
+    file.write_text("\n".join(lines))  # 60 different ones, of 10 prompts
+    spec = GenerateSpec(count=64, heldout=64, at_most=True, options={"data": str(file)})
+    with CheckedTasks() as checked:
+        generate(FAMILY, spec, checked, asks=lambda draft: draft.instruction)
+        assert checked.splits == {"train": 48, "heldout": 12}
+        for reported in ("20 of 80", "60 different", "50 of them"):
+            assert reported in checked.summary
+    exact = spec.model_copy(update={"at_most": False})
+    with CheckedTasks() as checked, pytest.raises(InputError, match="20 of 80 tasks repeat"):
+        generate(FAMILY, exact, checked)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

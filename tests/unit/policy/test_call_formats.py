@@ -203,7 +203,7 @@ def test_calls_marked_by_special_tokens_are_read_from_ids(
 
 
 PIECES = st.sampled_from(
-    [*SPECIAL, "a", " ", "\n", "{", "}", "```", "\n```\n", "<think>", "</think>", "😀", "to=functions.look", "analysis",
+    [*SPECIAL, "a", " ", "\n", "{", "}", "```", "\n```\n", "`", "> ", "\n- ```\n", "<think>", "</think>", "😀", "to=functions.look", "analysis",
      "final", "commentary", "json", "<tool_call>", "</tool_call>", "look", '{"at": "fridge"}', "<arg_key>", "[", "]", ";",
      *(case.answer for form in CASES.values() for case in form.values() if len(case.answer) < 90)]
 )  # fmt: skip
@@ -236,7 +236,7 @@ def test_characters_that_the_engine_holds_back_are_no_special_tokens(
 @pytest.mark.parametrize(
     ("form", "piece"),
     [
-        ("hermes", "<tool_call>"), ("hermes", '<tool_call>{"a": "'), ("hermes", "<tool_call>["), ("hermes", "```\n"),
+        ("hermes", "<tool_call>"), ("hermes", '<tool_call>{"a": "'), ("hermes", "<tool_call>["), ("hermes", "```\n"), ("hermes", "`"), ("hermes", "`a"), ("hermes", "``a`"), ("hermes", "- "), ("hermes", "`\n"),
         ("hermes", "<think>"), ("llama", '<|python_tag|>{"a":'), ("llama", "{"), ("mistral", "[TOOL_CALLS]a"),
         ("glm", "<tool_call>a<arg_key>"), ("glm", "<tool_call>a<arg_key>b</arg_key><arg_value>"),
         ("harmony", "<|channel|>"), ("harmony", "<|channel|>a<|message|>"), ("harmony", "<|start|> to=functions.look"),

@@ -279,9 +279,24 @@ async def test_an_engine_that_restarts_without_the_folder_says_what_is_lost(
     shutil.rmtree(folder)
     restarted, _ = service.fakes
     restarted.version, restarted.refuse = "0", {str(folder)}
-    await service.start()
-    assert service.weights.state().ready == 1
-    assert f"{folder}/model.safetensors has gone" in service.pool.members[0].reason
+    for _ in range(3):  # at the last look it waits before it tries again
+        await service.start()
+        assert service.weights.state().ready == 1
+        assert f"{folder}/model.safetensors has gone" in service.pool.members[0].reason
+
+
+async def test_a_service_that_restarted_says_that_the_folder_of_its_learner_is_lost(
+    make_service: MakeService, publish: Publish, tmp_path: Path
+) -> None:
+    runs = tmp_path / "artifacts" / "weights"
+    folder = runs / "run" / "policy" / "v000007"
+    elsewhere = tmp_path / "engine"  # which only the engine's machine may have
+    for gone, lost in ((folder, str(folder)), (elsewhere, "")):
+        service = make_service(FakeEngine(version="7"), published=runs)
+        service.fakes[0].model_path = str(gone)
+        await service.start()
+        state = service.weights.state()
+        assert (state.version, state.ready, state.lost) == (7, 1, lost)
 
 
 async def test_a_version_that_was_written_again_is_loaded_again(

@@ -20,7 +20,7 @@ async def test_second_deployment_in_a_folder_is_refused(tmp_path: Path) -> None:
     )
     await first.start()
     try:
-        with pytest.raises(ConflictError, match="another `triforge up` runs"):
+        with pytest.raises(ConflictError, match="a deployment runs in"):
             await second.start()
         await second.stop()
         assert (tmp_path / ADDRESSES).is_file()

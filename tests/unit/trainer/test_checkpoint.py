@@ -127,7 +127,7 @@ def test_a_version_has_all_files_of_the_tokenizer_and_processor(
     verify_manifest(folder)
     copied, _ = copy_version(folder, lambda _: folder.with_name("v000009"), {"version": 9})
     verify_manifest(copied)
-    save_model(folder, tmp_path / "saved")
+    save_model(folder, tmp_path / "saved", "")
     assert load_manifest(copied).files.keys() == load_manifest(tmp_path / "saved").files.keys()
     assert load_manifest(copied).files.keys() >= kept
 

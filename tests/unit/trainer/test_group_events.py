@@ -14,7 +14,9 @@ from triforge.config import Settings
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import ErrorInfo, Outcome
 
-LOST = Outcome(value=None, error=ErrorInfo(kind="EnvError", detail="it broke"))
+LOST = Outcome(
+    value=None, error=ErrorInfo(kind="environment", detail="it broke", raised="KeyError at a.py:1")
+)
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,6 @@ async def test_measured_counts_every_rollout_that_has_a_score(
     await parts.emit_group("run", group.model_copy(update={"played": played}), 1, 4)
     ((_, event),) = await broker.read_events("0")
     assert {name: event.data[name] for name in expected} == expected
+    assert event.data["failures"] == (
+        {"KeyError at a.py:1": "it broke"} if LOST in outcomes else {}
+    )

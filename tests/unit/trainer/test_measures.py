@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from services.trainer.loop.measures import (
+    entropy_share,
+    failures,
     judge_measures,
     step_measures,
     success_rate,
@@ -14,7 +19,7 @@ from tests.unit.trainer.played import group_task, judged, scored, task_of, traje
 from triforge.config import parse
 from triforge.environments.trainable import demand_known_success
 from triforge.errors import ConfigError
-from triforge.types import JudgedGroup, TrajectoryGroup
+from triforge.types import ErrorInfo, JudgedGroup, Outcome, TrajectoryGroup
 
 MODELS = {"models": {"policy": {"path": "/models/p"}, "reward": {"path": "/models/r"}}}
 
@@ -106,15 +111,30 @@ def test_what_cannot_be_measured_is_left_out() -> None:
         "groups": 1.0,
         "trajectories": 2.0,
         "infrastructure_failures": 2.0,
+        "failures/environment": 2.0,
         "retries": 0.0,
+        "tokens": 0.0,
     }
     assert measures() == {
         "groups": 0.0,
         "trajectories": 0.0,
         "infrastructure_failures": 0.0,
         "retries": 0.0,
+        "tokens": 0.0,
     }
     assert success_rate([broken]) == (0, 0)
+
+
+def test_lost_episodes_are_counted_by_what_raised() -> None:
+    broken = judged(group_task(rollouts=3), [None, None, 1], [[], [], []])
+    raised = ErrorInfo(kind="environment", detail="x", raised="KeyError at a.py:1")
+    first = broken.played.trajectories[0]
+    first = first.model_copy(update={"outcome": Outcome(value=None, error=raised)})
+    played = broken.played.model_copy(
+        update={"trajectories": (first, *broken.played.trajectories[1:])}
+    )
+    found = failures("failures", [broken.model_copy(update={"played": played})] * 2)
+    assert found == {"failures/KeyError at a.py:1": 2.0, "failures/environment": 2.0}
 
 
 def test_balanced_accuracy_does_not_reward_a_constant_answer() -> None:
@@ -200,3 +220,12 @@ def test_an_agents_own_metrics_have_means_over_those_that_gave_them() -> None:
     whole = group.played.model_copy(update={"trajectories": tuple(played)})
     found = measures(group.model_copy(update={"played": whole}))
     assert (found["metric/turns"], found["metric/read"]) == (3.5, 1.0)
+
+
+def test_entropy_is_a_share_of_that_of_the_first_trained_step_across_restarts() -> None:
+    notes: dict[str, Any] = {}
+    assert entropy_share(notes, {"success": 0.5}) == {}
+    assert entropy_share(notes, {"policy/entropy": 0.4}) == {"policy/entropy_share": 1.0}
+    notes = json.loads(json.dumps(notes))
+    assert entropy_share(notes, {"policy/entropy": 0.1}) == {"policy/entropy_share": 0.25}
+    assert entropy_share({}, {"policy/entropy": 0.0}) == {}

@@ -90,7 +90,7 @@ def test_advantages_of_the_largest_numbers_are_finite_in_float32(
             algorithm = resolve(preset, {"normalise": normalise})
         except ConfigError:  # its estimator reads another comparison
             algorithm = resolve(preset)
-        relative = algorithm.normalise == "relative"  # it refuses rewards below 0
+        relative = algorithm.normalise == "relative"  # it trains on no rewards below 0
         given = [abs(score) if relative else score for score in scores]
         rows: Mapping[str, list[list[float]]] = {"reward": [[score] * STEPS for score in given]}
         states = [[f"{step}" for step in range(STEPS)]] * 4

@@ -17,17 +17,18 @@ function show(figure, x) {
   if (!rule) {
     rule = svg.appendChild(document.createElementNS(svg.namespaceURI, "line"));
     rule.setAttribute("class", "at");
-    rule.setAttribute("y1", 10);
-    rule.setAttribute("y2", 196);
+    rule.setAttribute("y1", 0);
+    rule.setAttribute("y2", svg.viewBox.baseVal.height);
   }
   rule.setAttribute("x1", at.x);
   rule.setAttribute("x2", at.x);
   const texts = [];
   figure.querySelectorAll(".legend li").forEach((entry, n) => {
     const value = entry.querySelector("b"), point = near(lines[n]);
+    entry.querySelector("small").hidden = true; // the interval of the newest value
     value.dataset.newest ??= value.textContent;
     value.textContent = point.step === at.step ? point.value : "–";
-    texts.push(entry.textContent.trim());
+    texts.push(entry.firstChild.textContent.trim() + " " + value.textContent);
   });
   figure.querySelector(".now").textContent = `step ${at.step}`;
   figure.querySelector("[role=status]").textContent = `step ${at.step}: ${texts.join(", ")}`;
@@ -37,6 +38,7 @@ function show(figure, x) {
 function leave(figure) {
   figure.querySelector(".at")?.remove();
   for (const value of figure.querySelectorAll("[data-newest]")) value.textContent = value.dataset.newest;
+  for (const interval of figure.querySelectorAll(".legend small")) interval.hidden = false;
   figure.querySelector(".now").textContent = "";
   delete figure.dataset.x;
 }

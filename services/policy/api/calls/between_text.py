@@ -29,17 +29,18 @@ class Hermes(BetweenText):
 
 
 class Llama(BetweenText):
-    """`{"name": "look", "parameters": {...}}` and nothing else, or behind `<|python_tag|>`; `;` stands between several."""
+    """`{"name": "look", "parameters": {...}}` and nothing else, or behind `<|python_tag|>`; `;` or a line's end parts several."""
 
     opening, bare = "<|python_tag|>", True
+    _next: Final = re.compile(r"\s*+(?:;\s*+|(?=\{))")
 
     def shows(self, call: str) -> bool:
         return re.search(r'\{"name": ?"look_up", ?"parameters": ?\{', call) is not None
 
     def calls(self, text: str, start: int, tools: Tools) -> tuple[Sequence[Written], int]:
         found, end = read_calls(text, behind_space(text, start))
-        while text.startswith(";", place := behind_space(text, end)):
-            more, end = read_calls(text, behind_space(text, place + 1))
+        while place := self._next.match(text, end):
+            more, end = read_calls(text, place.end())
             found += more
         return found, end
 

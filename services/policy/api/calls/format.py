@@ -12,7 +12,8 @@ from services.policy.api.calls.reply import Call, Tools, Written, calls_of
 _THOUGHTS: Final = {"<think>": "</think>", "[THINK]": "[/THINK]"}
 _END: Final = re.compile("|".join(re.escape(end) for end in _THOUGHTS.values()))
 _MARKS: Final = (
-    rf"^ {{0,3}}(?P<fence>`{{3,}}|~{{3,}})|^[ \t]*(?P<thought>{'|'.join(map(re.escape, _THOUGHTS))})"
+    r"^(?P<lead>[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t][ \t>]*)?)(?P<fence>`{3,}|~{3,})|(?<!`)(?P<tick>`{1,3})(?!`)"
+    rf"|^[ \t]*(?P<thought>{'|'.join(map(re.escape, _THOUGHTS))})"
     rf"|(?P<inline>{'|'.join(map(re.escape, _THOUGHTS))})|(?P<end>{_END.pattern})"
 )
 _WRONG: Final = (
@@ -118,13 +119,13 @@ class _Search:
             if match is None:
                 return None
             kind = match.lastgroup
-            if text[self.at : match.start()].strip() or kind in ("call", "fence"):
+            if text[self.at : match.start()].strip() or kind in ("call", "fence", "tick"):
                 self._bare = False
             self.at = match.end()
             if kind == "call":
                 return "call", match.start()
-            if kind == "fence":
-                self.at = _behind_code(text, match["fence"], self.at)
+            if kind in ("fence", "tick"):
+                self.at = _behind_code(text, match)
             elif kind == "thought":
                 end = re.compile(re.escape(_THOUGHTS[match["thought"]]))
                 self._thought, self.at = True, _behind(end, text, self.at)
@@ -149,11 +150,15 @@ def _behind(mark: re.Pattern[str], text: str, start: int) -> int:
     return match.end() if match else len(text)
 
 
-def _behind_code(text: str, fence: str, start: int) -> int:
-    """Return the place behind the code that a fence has opened: on the same line, or up to a line with another fence."""
-    line = text.find("\n", start)
-    inline = text.find(fence, start, line if line >= 0 else len(text))
-    if inline >= 0:
-        return inline + len(fence)
-    last = re.compile(rf"^ {{0,3}}{fence[0]}{{{len(fence)},}}[ \t]*$", re.MULTILINE)
-    return len(text) if line < 0 else _behind(last, text, line)
+def _behind_code(text: str, opened: re.Match[str]) -> int:
+    """Return the place behind code: up to the same mark on its line, else for a fence up to a line with another."""
+    mark, start = opened["fence"] or opened["tick"], opened.end()
+    inline = text.find(mark, start)
+    if inline >= 0 and text.find("\n", start, inline) < 0:
+        return inline + len(mark)
+    if opened["tick"]:
+        return start
+    lead = opened["lead"]  # of a list or a quotation
+    before = rf"[ \t{'>' * ('>' in lead)}]{{0,{len(lead) + 3}}}"
+    last = re.compile(rf"^{before}{mark[0]}{{{len(mark)},}}[ \t]*$", re.MULTILINE)
+    return _behind(last, text, start)

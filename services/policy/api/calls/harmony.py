@@ -25,7 +25,7 @@ _FUNCTIONS: Final = "functions."
 class Harmony:
     """`<|channel|>commentary to=functions.look <|constrain|>json<|message|>{...}<|call|>`.
 
-    The channel `analysis` is thought and not shown; `final`, and `commentary` without an address, is text.
+    The channel `analysis` is thought and not shown, unless it is to a function; `final`, and `commentary` without an address, is text.
     """
 
     always = True
@@ -60,7 +60,7 @@ def _messages(text: str, *, whole: bool = True) -> Iterator[tuple[str, str, bool
         if stray := _stray(head):
             yield "", stray, False
         channel, to = _CHANNEL.search(head), _TO.search(head)
-        if channel is None or channel[1] != "analysis":
+        if channel is None or channel[1] != "analysis" or (to and to[1].startswith(_FUNCTIONS)):
             ended = match["end"] == "<|call|>" or start == len(text)
             yield to[1] if to else "", match["body"], ended
     rest = text[start:]
@@ -78,6 +78,8 @@ def _calls(to: str, body: str, tools: Tools) -> list[Call] | None:
     if not to.startswith(_FUNCTIONS):
         return None
     try:
-        return calls_of([(to.removeprefix(_FUNCTIONS), arguments_of(written(body)))], tools)
+        return calls_of(
+            [(to.removeprefix(_FUNCTIONS), arguments_of(body and written(body)))], tools
+        )
     except ValueError:
         return None

@@ -22,7 +22,9 @@ def read_calls(text: str, start: int) -> tuple[list[Written], int]:
 
 
 def arguments_of(value: Any) -> dict[str, Any]:
-    """Return the arguments of a call; ValueError unless they are an object or the text of one."""
+    """Return the arguments of a call; ValueError unless they are an object, the text of one, or nothing."""
+    if value is None or value == "":
+        return {}
     if isinstance(value, str):
         value = written(value)
     if not isinstance(value, dict):

@@ -23,9 +23,9 @@ def test_templates_tell_nothing_and_thoughts_of_their_own_tell_the_prompt(count:
 
 
 def test_what_is_left_is_a_share_of_the_first_values() -> None:
-    assert left([4.0, 2.0], 2, recent=2) is None
-    assert left([4.0, 2.0, 1.0], 2, recent=2) == pytest.approx(0.5)
-    assert left([0.0, 0.0, 1.0], 2, recent=1) is None
+    assert left([4.0, 2.0], 2) is None
+    assert left([4.0, 2.0, 1.0], 2) == pytest.approx(0.5)
+    assert left([0.0, 0.0, 1.0], 2) is None
 
 
 def test_a_jump_is_measured_against_the_median_of_the_values_before() -> None:
