@@ -94,7 +94,7 @@ class Settings(Section):
     """Dashboard."""
     engines: str = "http://127.0.0.1:9001"
     """Comma-separated engines of a policy service: `http://host:port`, or `dns+http://name:port` for an engine at each resolved
-    address."""
+    address; with `vllm+` before it, engines that are vLLM."""
     policy_engines: str = ""
     """Engines for `triforge up`, written like `TRIFORGE_ENGINES`; empty starts a local one."""
     reward_engines: str = ""
