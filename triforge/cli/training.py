@@ -115,6 +115,18 @@ class Training:
         if self.resume:
             self._demand_run()
             return read_document(self.state / DOCUMENT)
+        document = self.without_models()
+        parse(document)  # before a model is fetched or made
+        shown = self._check_pool(document, tell)
+        document = merge(document, {"models": self._models(tell)})
+        document = self._with_rates(document, tell)
+        policy = document["models"].get("policy", {}).get("path", "")
+        if shown and policy:
+            demand_shown(Path(policy), *shown, parse(document).env_adapter.options)
+        return document
+
+    def without_models(self) -> dict[str, Any]:
+        """Return the document without the folders of the models that are arguments."""
         base: dict[str, Any] = TINY_DOCUMENT if self.model == TINY else {}
         if not (self.pool or self.file):
             base = merge(base, {"run": {"eval_tasks": self.counts()[1]}})
@@ -133,13 +145,6 @@ class Training:
         rewriter = self.rewriter_model or os.environ.get("TRIFORGE_REWRITER_MODEL_URL")
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
-        parse(document)  # before a model is fetched or made
-        shown = self._check_pool(document, tell)
-        document = merge(document, {"models": self._models(tell)})
-        document = self._with_rates(document, tell)
-        policy = document["models"].get("policy", {}).get("path", "")
-        if shown and policy:
-            demand_shown(Path(policy), *shown, parse(document).env_adapter.options)
         return document
 
     def counts(self) -> tuple[int, int]:

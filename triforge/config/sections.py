@@ -300,6 +300,14 @@ class ReportSection(Section):
     """How many rollouts of each step go there, as a table or as texts."""
 
 
+class MachineSection(Section):
+    """The machine that a deployment runs on; `triforge plan` shows what it places where."""
+
+    gpus: str = Field("", pattern=r"^(\d{1,3}(x\d{1,4}GB)?)?$")
+    """Cards that it may use: a number, as `8`; with their memory, as `8x80GB`, for a plan of another machine; `0` is none. Empty takes
+    all that `nvidia-smi` lists."""
+
+
 class AlgorithmSection(Section):
     """The preset, and the options that differ from it."""
 
