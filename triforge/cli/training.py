@@ -27,6 +27,8 @@ from triforge.cli.checks import check_new_pool, demand_models, demand_playable, 
 from triforge.cli.deployment import (
     DOCUMENT,
     STATE,
+    EngineOption,
+    GpusOption,
     OverlayOption,
     SetOption,
     StateOption,
@@ -105,6 +107,8 @@ class Training:
     file: Path | None = None
     seed: int | None = None
     colocate: bool | None = None
+    engine: str = ""
+    gpus: int | None = None
     name: str = ""
     resume: str = ""
     state: Path = Path("var")
@@ -121,8 +125,10 @@ class Training:
         base = merge(base, read_document(self.config) if self.config else {})
         run = {"name": self.name or None, "seed": self.seed, "steps": self.steps}
         run |= {"colocate": self.colocate}
+        machine = {"engine": self.engine or None, "gpus": self.gpus}
         arguments = {
             "run": {k: v for k, v in run.items() if v is not None},
+            "machine": {k: v for k, v in machine.items() if v is not None},
             "algorithm": {"preset": self.preset} if self.preset else {},
             "env_adapter": {"options": self.options},
         }
@@ -177,7 +183,7 @@ class Training:
         """Return the pool and a task of it if nothing is started yet; raise for one that cannot be made or trained on as the document says."""
         addresses, shown = deployed(self.state), None
         if addresses is None:
-            demand_startable(Settings.from_env())
+            demand_startable(Settings.from_env(), parse(document))
         if addresses is not None and self.pool:
             options = parse(document).env_adapter.options
             run_anywhere(_check_served_pool(addresses, self.pool, options))
@@ -274,8 +280,8 @@ def train(
             then runs in this process, which the workers of a deployment on this machine call.
         arguments: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
             `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
-            `pool` or a `file` of tasks; `seed`, `name`; `colocate` (engines and learners take turns on one card); `resume`, a
-            run to go on with; `export`, a Parquet file of all steps.
+            `pool` or a `file` of tasks; `seed`, `name`; `colocate` (engines and learners take turns on one card), `engine`
+            and `gpus` as the options of `triforge train`; `resume`, a run to go on with; `export`, a Parquet file of all steps.
 
     Raises:
         TriforgeError: an argument is impossible, or the run could not be made. A failed run is no error: see `run`.
@@ -378,6 +384,8 @@ async def deployment(
         config, Settings.from_env(), config_path=path, state=state, auto_ports=True
     )
     demand_models(config, layout.settings)
+    for line in layout.placement.lines():
+        tell(f"plan: {line}")
     tell(f"starting {', '.join(spec.name for spec in layout.specs)}")
     supervisor = Supervisor(layout, state, report=tell)
     try:
@@ -529,6 +537,8 @@ def train_command(
     file: Annotated[Path | None, Option("--file", "-f", help="Tasks, JSON or JSONL.")] = None,
     seed: Annotated[int | None, Option(min=0, help="Seed of tasks and run.")] = None,
     colocate: Annotated[bool | None, Option(help="Engines and learners share a card.")] = None,
+    engine: EngineOption = "",
+    gpus: GpusOption = None,
     config: OverlayOption = None,
     set_: SetOption = None,
     resume: Annotated[str, Option(help="Go on with this run of the folder.")] = "",
@@ -545,7 +555,8 @@ def train_command(
     trained = train(
         model, env, preset=preset, steps=steps, reward_model=reward_model, rewriter_model=rewriter_model,
         generate=object_of(generate, "--generate"), options=object_of(options, "--options"), data=data or "", reward=reward,
-        tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate, config=config,
+        tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate, engine=engine,
+        gpus=gpus, config=config,
         overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=own_console,
     )  # fmt: skip
     show(trained, SAME if resume else shlex.join(["triforge", *sys.argv[1:]]))

@@ -10,6 +10,7 @@ from pydantic import model_validator
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.off_policy import Correction
 from triforge.config.base import Role, Section
+from triforge.config.machine import MachineSection
 from triforge.config.methods import MethodOptions, MethodsSection, options_of
 from triforge.config.models import ModelsSection
 from triforge.config.parts import CONTROLLERS, SCORERS, STRATEGIES
@@ -30,6 +31,7 @@ class RunConfig(Section):
     """The whole document."""
 
     run: RunSection = RunSection()
+    machine: MachineSection = MachineSection()
     models: ModelsSection = ModelsSection()
     env_adapter: EnvAdapterSection = EnvAdapterSection()
     adaptation: AdaptationSection = AdaptationSection()

@@ -53,7 +53,7 @@ class Supervisor:
         self._report = report
         self._lock: IO[str] | None = None
 
-    async def start(self, *, deadline_s: float = 180.0) -> None:
+    async def start(self) -> None:
         """Start all processes and wait until each serves.
 
         Raises:
@@ -63,12 +63,17 @@ class Supervisor:
         self._state.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self._state)
         started = time.monotonic()
+        deadline = started + max(process.spec.start_s for process in self.processes)
         for process in self.processes:
             process.start()
             if process.spec.tcp_port:  # the broker, which all others need at once
-                await self._until_ready(process, started + deadline_s)
+                await self._until_ready(process, deadline)
         for process in self.processes:
-            await self._until_ready(process, started + deadline_s)
+            if process.spec.start_s > ProcessSpec.start_s:
+                self._report(
+                    f"waiting for {process.spec.name}, which takes minutes (log: {process.log})"
+                )
+            await self._until_ready(process, deadline)
         self._write_processes()
         addresses = {
             name: value

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from triforge.config import Settings, parse
+from triforge.config import RunConfig, Settings, parse
 from triforge.errors import ConfigError
 from triforge.supervisor.layout import Layout, demand_startable, plan_layout
 from triforge.supervisor.ports import check_port
@@ -171,10 +171,10 @@ def test_what_no_start_survives_is_known_before_a_model_is_made() -> None:
         {"TRIFORGE_AUTH": "keys", "TRIFORGE_SERVICE_SECRET": "short"},
     ):
         with pytest.raises(ConfigError):
-            demand_startable(Settings.from_env(wrong))
+            demand_startable(Settings.from_env(wrong), RunConfig())
     for right in (
         {},
         {"TRIFORGE_AUTH": "keys"},
         {"TRIFORGE_HOST": "0.0.0.0", "TRIFORGE_AUTH": "open"},
     ):
-        demand_startable(Settings.from_env(right))
+        demand_startable(Settings.from_env(right), RunConfig())

@@ -1,0 +1,124 @@
+"""Engines and learners of a machine with cards: which programs, on which cards, of which version."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from tests.unit.supervisor.test_layout import planned
+from triforge.config import Settings
+from triforge.errors import ConfigError
+from triforge.supervisor.engines import VERSIONS
+from triforge.supervisor.layout import Layout
+from triforge.supervisor.placement import cards_here
+
+ROOT = Path(__file__).parents[3]
+ALONE = {"adaptation": {"controller": "none"}}
+
+
+def program(path: Path, *lines: str) -> Path:
+    """A program that prints lines, whatever it is asked."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text("#!/bin/sh\n" + "".join(f"echo {line}\n" for line in lines))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Plan a start on a machine of eight cards that has SGLang."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    program(tmp_path / "bin" / "nvidia-smi", *map(str, range(8)))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    python = program(tmp_path / "sglang" / "python", VERSIONS["sglang"])
+
+    def start(**sections: Any) -> Layout:
+        settings = Settings(engine_python=str(python), api_key=SecretStr("user"))
+        return planned(tmp_path, {}, settings, **ALONE | sections)
+
+    return start
+
+
+def cards(layout: Layout) -> dict[str, str]:
+    return {
+        spec.name: spec.env["CUDA_VISIBLE_DEVICES"]
+        for spec in layout.specs
+        if "CUDA_VISIBLE_DEVICES" in spec.env
+    }
+
+
+def test_engines_and_learners_divide_the_cards(machine: Any) -> None:
+    layout = machine(machine={"gpus": 8})
+    engines = {name: own for name, own in cards(layout).items() if name.startswith("engine-")}
+    learners = {name: own for name, own in cards(layout).items() if name.startswith("learner-")}
+    used = [card for own in (*engines.values(), *learners.values()) for card in own.split(",")]
+    assert sorted(used) == [str(n) for n in range(8)]
+    assert set(learners) == {"learner-policy", "learner-reward"}
+    specs = {spec.name: spec for spec in layout.specs}
+    for role in ("policy", "reward"):
+        (served,) = {s.env["TRIFORGE_ENGINES"] for s in layout.specs if s.name == f"{role}-model"}
+        own = [spec for name, spec in specs.items() if name.startswith(f"engine-{role}")]
+        assert served.split(",") == [spec.ready_url.removesuffix("/ready") for spec in own]
+        assert all("sglang.launch_server" in spec.command for spec in own)
+    learner = specs["learner-policy"].command
+    assert learner[learner.index("--nproc-per-node") + 1] == str(len(learners["learner-policy"].split(",")))  # fmt: skip
+    assert [line for line in layout.placement.lines() if line.startswith("learner of policy")]
+
+
+def test_engines_get_what_their_clients_need(machine: Any) -> None:
+    trainer = {"policy": {"lora_rank": 8}}
+    layout = machine(machine={"gpus": 1}, run={"colocate": True}, trainer=trainer)
+    specs = {spec.name: spec for spec in layout.specs}
+    policy, reward = specs["engine-policy"].command, specs["engine-reward"].command
+    assert policy[policy.index("--max-lora-rank") + 1] == "8"
+    assert "--enable-lora" not in reward
+    assert {"--enable-memory-saver", "--api-key", "user"} <= set(reward)
+    shares = [float(own[own.index("--mem-fraction-static") + 1]) for own in (policy, reward)]
+    assert sum(shares) < 0.9  # both are on the card
+    assert set(cards(layout).values()) == {"0"}
+
+
+def test_without_cards_engines_and_ranks_are_on_the_cpu(machine: Any) -> None:
+    layout = machine(machine={"engine": "sglang", "gpus": 0}, trainer={"policy": {"ranks": 2}})
+    specs = {spec.name: spec for spec in layout.specs}
+    assert set(cards(layout).values()) == {""}
+    assert "--device" in specs["engine-policy"].command
+    assert "--nproc-per-node" in specs["learner-policy"].command
+    assert "--nproc-per-node" not in specs["learner-reward"].command
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        ({"machine": {"gpus": 9}}, "expected at most the 8"),
+        ({"machine": {"gpus": 1}}, "--colocate"),
+        ({"machine": {"gpus": 2}, "run": {"colocate": True}}, "expected 1"),
+        ({"machine": {"engine": "vllm"}}, r"found 0.5.23; install it: scripts/setup.sh vllm"),
+    ],
+)
+def test_what_the_machine_cannot_do_is_refused(
+    machine: Any, sections: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        machine(**sections)
+
+
+def test_the_engine_is_missed_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    settings = Settings(engine_python=str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"scripts/setup.sh sglang"):
+        planned(tmp_path, {}, settings, machine={"engine": "sglang"}, **ALONE)
+
+
+def test_cards_that_the_caller_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    assert cards_here() == ["4", "5"]
+
+
+def test_the_version_that_is_asked_for_is_the_one_that_is_installed() -> None:
+    for kind in ("cpu", "gpu"):
+        lines = (ROOT / "scripts" / "real_sglang" / f"requirements-{kind}.txt").read_text()
+        assert f"sglang=={VERSIONS['sglang']}" in lines.splitlines()

@@ -1,0 +1,110 @@
+"""The cards of this machine, and which of them each engine and each learner gets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from triforge.config import RunConfig
+from triforge.errors import ConfigError
+from triforge.types import Role
+
+_MEMORY = 0.85  # of a card, for the weights and the cache of its engines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """The cards of one engine or learner.
+
+    Attributes:
+        cards: their ids, as CUDA_VISIBLE_DEVICES takes them; None where nothing was divided, and a process sees all.
+        memory: share of a card that an engine may take.
+        ranks: processes of a learner.
+    """
+
+    cards: tuple[str, ...] | None = None
+    memory: float = _MEMORY
+    ranks: int = 1
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variable that shows a process its cards alone."""
+        return {} if self.cards is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.cards)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """The seats of a deployment by role; of an engine there are as many as it has servers."""
+
+    engines: dict[Role, list[Seat]] = field(default_factory=dict)
+    learners: dict[Role, Seat] = field(default_factory=dict)
+
+    def lines(self) -> Iterator[str]:
+        """Yield what people read of it; nothing where nothing was divided."""
+        servers = [
+            (f"engine of {role}", seat) for role, seats in self.engines.items() for seat in seats
+        ]
+        learners = [(f"learner of {role}", seat) for role, seat in self.learners.items()]
+        for name, seat in (*servers, *learners):
+            if seat.cards is not None:
+                ranks = f", {seat.ranks} ranks" * (seat.ranks > 1)
+                yield f"{name}: {'card ' + ', '.join(seat.cards) if seat.cards else 'the CPU'}{ranks}"
+
+
+def place(config: RunConfig, roles: Sequence[Role]) -> Placement:
+    """Divide the cards of `machine.gpus` between the engines of `roles` and the learners.
+
+    ConfigError: there are fewer cards.
+    """
+    wanted, trained = config.machine.gpus, config.trained
+    ranks = {role: config.learner(role).ranks or 1 for role in trained}
+    if not wanted:
+        cards = None if wanted is None else ()
+        return Placement(
+            engines={role: [Seat(cards=cards)] for role in roles},
+            learners={role: Seat(cards=cards, ranks=ranks[role]) for role in trained},
+        )
+    found = cards_here()
+    if len(found) < wanted:
+        raise ConfigError(
+            f"machine.gpus: given {wanted}, expected at most the {len(found)} of this machine (nvidia-smi)"
+        )
+    half = wanted if wanted == 1 else (wanted + 1) // 2
+    serving, training = found[:half], found[:1] if wanted == 1 else found[half:wanted]
+    share = _MEMORY / -(-len(roles) // len(serving))
+    return Placement(
+        engines={
+            role: [Seat(cards=(card,), memory=round(share, 2)) for card in mine]
+            for role, mine in _divided(serving, roles).items()
+        },
+        learners={
+            role: Seat(cards=mine[: config.learner(role).ranks or None], ranks=config.learner(role).ranks or len(mine))
+            for role, mine in _divided(training, trained).items()
+        },
+    )  # fmt: skip
+
+
+def _divided(cards: Sequence[str], roles: Sequence[Role]) -> dict[Role, tuple[str, ...]]:
+    """Give each role as many cards, the first one those that are left; where there are fewer, roles share one."""
+    each = max(1, len(cards) // max(1, len(roles)))
+    first = max(1, len(cards) - each * (len(roles) - 1))
+    starts = [0, *(first + each * n for n in range(len(roles) - 1))]
+    return {
+        role: tuple(cards[n % len(cards)] for n in range(start, start + (each if start else first)))
+        for role, start in zip(roles, starts, strict=False)
+    }
+
+
+def cards_here() -> list[str]:
+    """Return the ids of the cards that processes may use: those of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [card for card in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if card]
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, "--query-gpu=index", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    return done.stdout.split() if done.returncode == 0 else []
