@@ -127,6 +127,7 @@ class RLoop(LoopHooks):
         learner = {"epochs": self.options.epochs, "learning_rate": self.options.learning_rate}
         changes["algorithm"] = batch.algorithm.of_job("ce").changed(**plain)
         changes["learner"] = batch.learner.model_copy(update=learner)
+        changes["checkpoint"] = "before"  # the next loop may begin with this version
         return batch.model_copy(update=changes)
 
     async def evaluates(self, step: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,15 +24,18 @@ _CPU_LAUNCHER = (
 _START_S = 1800.0  # a large model is read and its kernels are compiled
 # Plain PyTorch kernels, the learner's precision, and a cache whose size does not follow from the machine's memory.
 _SGLANG_CPU = (
-    "--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native", "--sampling-backend", "pytorch",
-    "--disable-cuda-graph", "--disable-overlap-schedule", "--mem-fraction-static", "0.3", "--max-total-tokens", "32768",
-    "--max-running-requests", "16", "--skip-server-warmup", "--sleep-on-idle",
+    "--device=cpu", "--dtype=float32", "--attention-backend=torch_native", "--sampling-backend=pytorch", "--disable-cuda-graph",
+    "--disable-overlap-schedule", "--mem-fraction-static=0.3", "--max-total-tokens=32768", "--max-running-requests=16",
+    "--skip-server-warmup", "--sleep-on-idle",
 )  # fmt: skip
-
+_VLLM = (  # what the client needs
+    "--enable-scale-out", "--logprobs-mode=processed_logprobs", "--return-tokens-as-token-ids", "--enable-prompt-tokens-details",
+)  # fmt: skip
 _VLLM_ENV = {
     "VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1",
 }  # fmt: skip
+_ENV = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def interpreter(engine: EngineName, settings: Settings) -> Path:
@@ -59,51 +63,46 @@ def engine_spec(
 ) -> tuple[ProcessSpec, str]:  # fmt: skip
     """Return the process of an engine that serves a role on a port, and its address for the policy service."""
     engine, url = config.machine.serving, f"http://127.0.0.1:{port}"
-    model = (getattr(config.models, role).path, "--served-model-name", role, "--port", str(port))
-    keys = {"API_KEY": settings.api_key, "ADMIN_API_KEY": settings.admin_api_key}
-    given = {key: secret.get_secret_value() for key, secret in keys.items() if secret.get_secret_value()}  # fmt: skip
-    if engine == "local":
-        command = (
-            sys.executable, "-m", "services.local_engine", "--model-path", *model, "--weight-version", "0",
-            "--log-level", "warning",
-        )  # fmt: skip
-        own = {
-            **env,
-            **{f"LOCAL_ENGINE_{key}": secret for key, secret in given.items()},
-            **seat.env,
-        }
-        return ProcessSpec(name=name, command=command, env=own, ready_url=f"{url}/ready"), url
-    python, rank = interpreter(engine, settings), _lora_rank(config, role)
-    shared = {
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        **seat.env,
+    model = Path(getattr(config.models, role).path)
+    served = (f"--served-model-name={role}", f"--port={port}")
+    keys = {
+        "api": settings.api_key.get_secret_value(),
+        "admin-api": settings.admin_api_key.get_secret_value(),
     }
+    if engine == "local":
+        options = [f"--model-path={model}", *served, "--weight-version=0", "--log-level=warning"]
+        # the policy service sends them, so the engine asks for them
+        own = {
+            f"LOCAL_ENGINE_{key.upper()}_KEY".replace("-", "_"): secret
+            for key, secret in keys.items()
+            if secret
+        }
+        command = (sys.executable, "-m", "services.local_engine", *options)
+        return ProcessSpec(
+            name=name, command=command, env=env | own | seat.env, ready_url=f"{url}/ready"
+        ), url
+    python, rank, colocate = (
+        interpreter(engine, settings),
+        _lora_rank(config, role),
+        config.run.colocate,
+    )
+    own, ready, address = _ENV | seat.env, f"{url}/ready", url
     if engine == "sglang":
-        command = (
-            str(python),
-            *_sglang(seat, rank, colocate=config.run.colocate),
-            "--model-path",
-            *model,
-        )
-        ready = f"{url}/ready"
+        command = (str(python), *_sglang(model, seat, rank, colocate=colocate))
     else:
-        given.pop("ADMIN_API_KEY", None)
         command = (
             str(python.parent / "vllm"),
             "serve",
-            *model,
-            "--host",
-            "127.0.0.1",
-            *_vllm(seat, rank, colocate=config.run.colocate),
+            str(model),
+            *_vllm(seat, rank, colocate=colocate),
         )
-        shared, ready, url = shared | _VLLM_ENV, f"{url}/health", f"vllm+{url}"
-    for key, secret in given.items():
-        command += (f"--{key.lower().replace('_', '-')}", secret)
+        own, ready, address = own | _VLLM_ENV, f"{url}/health", f"vllm+{url}"
+        del keys["admin-api"]  # it has none
+    given = [f"--{key}-key={secret}" for key, secret in keys.items() if secret]
+    command = (*command, "--host=127.0.0.1", *served, *given)
     return ProcessSpec(
-        name=name, command=command, env=shared, ready_url=ready, start_s=_START_S
-    ), url
+        name=name, command=command, env=own, ready_url=ready, start_s=_START_S
+    ), address
 
 
 def _lora_rank(config: RunConfig, role: Role) -> int:
@@ -112,56 +111,46 @@ def _lora_rank(config: RunConfig, role: Role) -> int:
     return max((config.learner(r).lora_rank for r in served), default=0)
 
 
-def _sglang(seat: Seat, lora_rank: int, *, colocate: bool) -> tuple[str, ...]:
-    options: tuple[str, ...] = (
-        "--weight-version",
-        "0",
-        "--grammar-backend",
-        "llguidance",
-        "--log-level",
-        "warning",
-    )
+def _sglang(model: Path, seat: Seat, lora_rank: int, *, colocate: bool) -> list[str]:
+    grammar = "llguidance" if _has_decoder(model) else "none"
+    options = [
+        f"--model-path={model}",
+        "--weight-version=0",
+        "--log-level=warning",
+        f"--grammar-backend={grammar}",
+    ]
     if lora_rank:
-        options += (
-            "--enable-lora",
-            "--max-lora-rank",
-            str(lora_rank),
-            "--max-loras-per-batch",
-            "4",
-        )
-    if colocate:
-        options += ("--enable-memory-saver",)
+        options += ["--enable-lora", f"--max-lora-rank={lora_rank}", "--max-loras-per-batch=4"]
+    options += ["--enable-memory-saver"] * colocate
     if not seat.cards:
-        return (str(_CPU_LAUNCHER), *options, *_SGLANG_CPU)
-    tensor_parallel = str(len(seat.cards))
-    return (
-        "-m", "sglang.launch_server", *options, "--tp", tensor_parallel, "--mem-fraction-static", str(seat.memory), "--enable-metrics",
-    )  # fmt: skip
+        return [str(_CPU_LAUNCHER), *options, *_SGLANG_CPU]
+    options += [
+        f"--tp={len(seat.cards)}",
+        f"--mem-fraction-static={seat.memory}",
+        "--enable-metrics",
+    ]
+    return ["-m", "sglang.launch_server", *options]
 
 
-def _vllm(seat: Seat, lora_rank: int, *, colocate: bool) -> tuple[str, ...]:
-    options: tuple[str, ...] = (
-        "--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--return-tokens-as-token-ids",
-        "--enable-prompt-tokens-details",
-    )  # fmt: skip
+def _has_decoder(model: Path) -> bool:
+    """Whether a tokenizer says how its tokens are written: that of tiny models has words, which no grammar of SGLang takes."""
+    tokenizer = model / "tokenizer.json"
+    return not tokenizer.is_file() or json.loads(tokenizer.read_text()).get("decoder") is not None
+
+
+def _vllm(seat: Seat, lora_rank: int, *, colocate: bool) -> list[str]:
+    options = [*_VLLM, *["--enable-sleep-mode"] * colocate]
     if lora_rank:
-        options += (
+        options += [
             "--enable-lora",
-            "--max-lora-rank",
-            str(lora_rank),
-            "--max-loras",
-            "2",
-            "--max-cpu-loras",
-            "4",
-        )
-    if colocate:
-        options += ("--enable-sleep-mode",)
+            f"--max-lora-rank={lora_rank}",
+            "--max-loras=2",
+            "--max-cpu-loras=4",
+        ]
     if not seat.cards:
-        return (*options, "--dtype", "float32", "--enforce-eager")
-    return (
+        return [*options, "--dtype=float32", "--enforce-eager"]
+    return [
         *options,
-        "--tensor-parallel-size",
-        str(len(seat.cards)),
-        "--gpu-memory-utilization",
-        str(seat.memory),
-    )
+        f"--tensor-parallel-size={len(seat.cards)}",
+        f"--gpu-memory-utilization={seat.memory}",
+    ]

@@ -236,16 +236,14 @@ def _model_processes(
     address = engines.get(owner) or settings.engines_of(role)
     if not address:
         name = f"{role}_engine_port"
-        first, fixed = (
-            getattr(settings, name, _port(url) + _ENGINE_ABOVE),
-            name in settings.model_fields_set,
-        )
+        first = getattr(settings, name, _port(url) + _ENGINE_ABOVE)
         option = f"TRIFORGE_{name.upper()}" if hasattr(settings, name) else "TRIFORGE_MODELS"
         addresses = []
         for number, seat in enumerate(placement.engines[role]):
+            fixed = name in settings.model_fields_set
             port = ports.take(first + number, option, fixed=fixed)
-            name = f"engine-{role}{f'-{number + 1}' * (number > 0)}"
-            spec, served = engine_spec(name, role, port, seat, config, settings, env)
+            own_name = f"engine-{role}{f'-{number + 1}' * (number > 0)}"
+            spec, served = engine_spec(own_name, role, port, seat, config, settings, env)
             specs.append(spec)
             addresses.append(served)
         address = ",".join(addresses)
