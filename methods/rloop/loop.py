@@ -116,7 +116,7 @@ class RLoop(LoopHooks):
         if self._state["first"] is not None:
             first = self._state["first"]
             folder = str(self._folders.weights / version_name(first))
-        changes: dict[str, Any] = {"pinned": first}
+        changes: dict[str, Any] = {"pinned": (*batch.pinned, first)}
         if self._restarts or not self.plays(step):
             start = WeightVersion(number=batch.version, folder=folder, parent=first)
             changes["start"] = start

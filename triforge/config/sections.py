@@ -60,7 +60,7 @@ class RunSection(Section):
     eval_greedy: bool = True
     """Evaluate greedily as well as sampled."""
     keep_checkpoints: Positive = 3
-    """Weight versions kept a model, and checkpoints with their versions."""
+    """Weight versions kept a model, and that of the best evaluation; also checkpoints, with their versions."""
     checkpoint_every: Positive = 1
     """Steps from one checkpoint of a learner's optimiser to the next. Above 1 it is written while the next step is played, and the
     rows of the steps since are kept: a learner that restarts trains on them again, from the last checkpoint."""

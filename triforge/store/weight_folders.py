@@ -151,7 +151,7 @@ def checkpoint_of(weights: Path, checkpoints: Path) -> Path | None:
     return None
 
 
-def prune(parent: Path, *, newest: int, keep: int, pinned: Collection[int | None] = ()) -> None:
+def prune(parent: Path, *, newest: int, keep: int, pinned: Collection[int] = ()) -> None:
     """Delete all but the `keep` newest versions up to `newest`, and those that are `pinned`.
 
     At least two remain: the newest one may not be committed yet, and the one before it may still serve.

@@ -202,9 +202,9 @@ class CheckpointStore:
 
     def _prune(self, batch: TrainBatch, keep: int) -> None:
         newest = batch.version + 1
-        prune(self.checkpoints, newest=newest, keep=keep, pinned={batch.pinned})
+        prune(self.checkpoints, newest=newest, keep=keep, pinned=batch.pinned)
         based = versions(self.checkpoints)  # training may go back to these
-        prune(self.weights, newest=newest, keep=keep, pinned={batch.pinned, *based})
+        prune(self.weights, newest=newest, keep=keep, pinned=(*batch.pinned, *based))
         for path in (self.checkpoints / "since").glob("*"):
             if int(path.stem) <= min(based, default=0):
                 path.unlink(missing_ok=True)

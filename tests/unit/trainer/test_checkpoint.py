@@ -548,7 +548,7 @@ def test_a_batch_that_goes_back_trains_the_first_weights_with_an_empty_optimiser
     """Version 4 is what a loop began with, 5 and 6 are RL; 7 is made of 4, whose folders outlive `keep`."""
     learner = Learner.fresh(model_folder)
     first = publish(checkpoints, learner, make_batch, rows, 1)
-    kept = {"pinned": first.version, "keep": 2}
+    kept = {"pinned": (first.version,), "keep": 2}
     for step in (2, 3):
         batch = make_batch(step=step, version=VERSION + step - 1, **kept)
         checkpoints.publish(learner, batch, learner.train(batch, rows), keep=2)
