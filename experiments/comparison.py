@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,14 +21,14 @@ from experiments.report import (
     cells,
     difference,
     each_seed,
-    markdown,
     null_control,
     of,
     planned_pairs,
     tested,
 )
 from experiments.settings import Arm
-from experiments.statistics import trend
+from triforge.algorithms.paired import Test, above_zero
+from triforge.cli.terminal import markdown
 
 
 def other_goals(result: Mapping[str, Any]) -> float | None:
@@ -44,6 +45,22 @@ _PLAYED: dict[str, Value] = {
     "rewrites accepted": accepted,
     "of these of other goals than `place`": other_goals,
 }
+
+
+def trend(arms: Sequence[Mapping[int, float]]) -> Test | None:
+    """Whether arms rise in their order: the linear contrast of each seed, and the t test of the contrasts above 0.
+
+    The contrast is the slope of the values over 0, 1, 2, ... (least squares), in points an arm. Only seeds that all arms have count.
+    Source: Maxwell and Delaney, Designing Experiments and Analyzing Data, chapter 13: separate error term, so that seeds which
+    differ alike in all arms, and arms of unlike spread, do no harm.
+    """
+    middle = (len(arms) - 1) / 2
+    weights = [place - middle for place in range(len(arms))]
+    size = math.fsum(w * w for w in weights)
+    seeds = sorted(set(arms[0]).intersection(*arms[1:]))
+    return above_zero(
+        [math.fsum(w * arm[s] for w, arm in zip(weights, arms, strict=True)) / size for s in seeds]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ matplotlib.use("Agg")  # no screen
 from matplotlib import pyplot as plt
 
 from experiments.report import Results, at_end, summary
-from experiments.statistics import mean
+from triforge.algorithms.paired import mean
 
 Draw = Callable[[Any], None]
 """Draws into axes."""

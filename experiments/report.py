@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.statistics import Mean, Test, greater, holm, mean, paired
+from triforge.algorithms.paired import Mean, Test, greater, holm, mean, paired
+from triforge.cli.terminal import markdown
 
 Results = Mapping[tuple[str, int], Mapping[str, Any]]
 Value = Callable[[Mapping[str, Any]], float | None]
@@ -166,10 +167,3 @@ def tested(found: Test | None) -> list[str]:
     if found is None:
         return ["", "", ""]
     return [found.mean.text(sign=True), f"{found.t:.2f}", f"{found.p:.4f}"]
-
-
-def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table."""
-    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"

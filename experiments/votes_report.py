@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.report import Results, Value, by_seed, cell, difference, markdown, summary
+from experiments.report import Results, Value, by_seed, cell, difference, summary
 from experiments.votes import ARMS, BASELINE
+from triforge.cli.terminal import markdown
 
 _TITLES = (
     "arm", "seeds", "sampled over the steps", "sampled, end", "difference", "greedy, end", "difference",

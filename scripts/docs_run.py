@@ -1,7 +1,7 @@
 """`make docs-run`: documented trainings that promise a gain are run as a reader would, and have to keep the promise.
 
 A promise is the end of a command's line in README.md, docs/ or environments/*/README.md: `# +15 points`. Blocks of the page that follow
-the name of a file and a colon (`my_env.py`, whole:) are written into the folder first.
+the name of a file and a colon (`my_env.py`, whole:) are written into the folder first, and lines `python3 FILE.py` are run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 _PAGES: Final = ("README.md", "docs/*.md", "environments/*/README.md")
 _PROMISE: Final = re.compile(
-    r"^(?:\.venv/bin/)?triforge (train [^#\n]+?)\s+# .*\+(\d+) points", re.MULTILINE
+    r"^(?:\.venv/bin/)?(make demo|triforge train [^#\n]+?)\s+# .*\+(\d+) points", re.MULTILINE
 )
 _FILE: Final = re.compile(r"`([\w.]+)`[^`\n]*:\n\n(?:<!--.*-->\n)?```\w+\n(.*?)```", re.DOTALL)
+_FIRST: Final = re.compile(r"^python3 (\w+\.py)$", re.MULTILINE)
 _RESULT: Final = re.compile(r"held-out (success|score) (-?[\d.]+) -> (-?[\d.]+)")
 
 
@@ -49,13 +50,20 @@ def keep(promise: Promise, seed: int) -> bool:
     """Run a command in an empty folder with the page's files; print and return whether it gained what it promises."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        for name, text in _FILE.findall(promise.page.read_text(encoding="utf-8")):
+        page = promise.page.read_text(encoding="utf-8")
+        for name, text in _FILE.findall(page):
             (folder / name).write_text(text, encoding="utf-8")
-        program = Path(sys.executable).with_name("triforge")
-        arguments = [*shlex.split(promise.command), "--seed", str(seed), "--state", "state"]
+        for name in _FIRST.findall(page):
+            subprocess.run([sys.executable, name], cwd=folder, check=True)  # noqa: S603
+        program = [sys.executable, "-m", "demo"]
+        if promise.command != "make demo":
+            command = shlex.split(promise.command)
+            program = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
+        state = str(folder / "state")
         began = time.monotonic()
         done = subprocess.run(  # noqa: S603 (a fixed argument vector, no shell)
-            [program, *arguments], cwd=folder, env={**os.environ, "COLUMNS": "200"}, text=True,
+            [*program, "--seed", str(seed), "--state", state], cwd=folder, text=True,
+            env={**os.environ, "COLUMNS": "200", "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         seconds = time.monotonic() - began
@@ -65,7 +73,7 @@ def keep(promise: Promise, seed: int) -> bool:
     shown = f"{found[2]} -> {found[3]}" if found else f"no verdict, exit code {done.returncode}"
     where = promise.page.relative_to(ROOT)
     print(  # noqa: T201 (a command's output)
-        f"{'kept' if kept else 'BROKEN'}: {where}: triforge {promise.command} --seed {seed}: {shown}, promised "
+        f"{'kept' if kept else 'BROKEN'}: {where}: {promise.command} --seed {seed}: {shown}, promised "
         f"+{promise.points} points, {seconds:.0f} s",
         flush=True,
     )

@@ -19,7 +19,7 @@ from bench.gpu.pack import GGUF_SHA256, pieces
 from bench.gpu.supervise import SkipCase
 from demo.models.smollm2 import NAME, default_cache, smollm2_folder
 from triforge.cli.deployment import settings
-from triforge.cli.evaluate import held_out
+from triforge.cli.figures import held_out
 from triforge.cli.training import Training, conduct, deployment
 from triforge.clients.trainer import TrainerClient
 

@@ -42,7 +42,7 @@ class HouseholdFamily(Family[World, PlayOptions]):
     labels_steps = True
     play_options = PlayOptions
     beginner = Beginner(
-        generate=SMALL, options={"wording": "terse"}, play=_careless, episodes=12_000, updates=1600
+        generate=SMALL, options={"wording": "terse"}, play=_careless, episodes=6_000, updates=1200
     )
 
     def read(self, params: Params) -> World:

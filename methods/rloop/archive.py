@@ -1,7 +1,7 @@
 """The archive of a loop: which solutions are imitated, and measures of diversity and forgetting.
 
 Sources: RLoop (arXiv 2511.04285) keeps the solutions of intermediate steps of RL and imitates them, hard tasks first; the rule of
-hardness, the number of solutions and the order of steps are ours. pass@k: arXiv 2107.03374.
+hardness, the number of solutions and the order of steps are ours.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import comb
 from statistics import fmean
 
-from triforge.errors import InputError
+from triforge.algorithms.paired import pass_at
 
 _GRAM = 4  # words
 _COMPARED = 8  # rollouts of a task, all pairs of them
@@ -60,15 +59,6 @@ def _spread(solved: Sequence[Rollout], count: int) -> list[Rollout]:
         places = [n * (len(part) - 1) // max(1, free - 1) for n in range(free)]
         found += part if len(part) <= free else [part[place] for place in places]
     return found
-
-
-def pass_at(k: int, tried: int, solved: int) -> float:
-    """Return the unbiased chance that one of k tries succeeds, from `solved` of `tried`: `1 - C(tried - solved, k) / C(tried, k)`."""
-    if not (0 <= solved <= tried and 1 <= k <= tried):
-        raise InputError(
-            f"pass@{k}: given {solved} of {tried} solved, expected 0 <= solved <= tried and 1 <= k <= tried"
-        )
-    return 1.0 - comb(tried - solved, k) / comb(tried, k)
 
 
 def archive_measures(archive: Sequence[Rollout], *, k: int) -> dict[str, float]:

@@ -19,6 +19,7 @@ from services.trainer.loop.untrained import untrained
 from tests.batches import train_batch
 from tests.service.fake_loop import CONFIG, Loop, until
 from tests.service.fragile import Killed
+from triforge.algorithms.theory import wilson
 from triforge.broker.protocol import key
 from triforge.config import parse
 from triforge.errors import PolicyError, StorageError, UnavailableError
@@ -155,6 +156,18 @@ async def test_a_run_of_no_steps_evaluates_once_and_trains_nothing(loop: Loop) -
     assert "evaluation" in only.artifacts
     assert {job.purpose for job in loop.workers.jobs} == {"evaluate"}
     assert versions(loop, run) == [(0, run.policy_version, run.reward_version)]
+
+
+async def test_held_out_tasks_are_sampled_as_often_as_configured_and_played_greedily_once(
+    loop: Loop,
+) -> None:
+    run = await loop.conduct(loop.submit(steps=0, eval_rollouts=3))
+    (only,) = loop.store.steps(run.id)
+    episodes = [only.metrics[f"eval/{mode}_episodes"] for mode in ("sampled", "greedy")]
+    assert episodes == [3.0, 1.0]
+    # three episodes of one task tell as much as one
+    low, _ = wilson(only.metrics["eval/sampled"], 1)
+    assert only.metrics["eval/sampled/low"] == pytest.approx(low)
 
 
 async def test_a_run_whose_rows_are_all_dropped_says_so_at_each_step_and_at_its_end(

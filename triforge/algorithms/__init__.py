@@ -8,7 +8,7 @@ samples
   judge_targets/ targets of the reward model, one file each
   penalties      penalties of rewards; `filters` drops groups by their spread
   imitation      jobs without a policy gradient
-  theory         the value of votes, with intervals; `gaming` the alarm for a judge that is gamed; `alarms` in words
+  theory         the value of votes, with intervals; `paired` means and tests over seeds; `gaming` the alarm for a judge that is gamed; `alarms` in words
 tasks
   acceptance     the test of a rewritten task against its parent
 tokens, on arrays of any library

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triforge.algorithms.advantages import mean_and_deviation
+from triforge.algorithms.paired import mean, t_quantile
 from triforge.errors import InputError
 
 Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
@@ -255,7 +255,7 @@ def _half_width(rows: Sums, statistic: Statistic, groups: int) -> float | None:
         return None
     if groups < FEWEST:
         return math.inf
-    return _t_quantile(groups - 1) * math.sqrt(_variance(rows, statistic))
+    return t_quantile(groups - 1) * math.sqrt(_variance(rows, statistic))
 
 
 def _variance(rows: Sums, statistic: Statistic) -> float:
@@ -265,22 +265,10 @@ def _variance(rows: Sums, statistic: Statistic) -> float:
     return (n - 1) / n * float(((without - without.mean()) ** 2).sum())
 
 
-def _t_quantile(freedom: int) -> float:
-    """97.5 % quantile of Student's t by its expansion about the normal one; within 1 % from 3 degrees on."""
-    z, n = Z95, float(freedom)
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    )
-
-
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """95 % interval of the mean of at least `FEWEST` values, by Student's t."""
-    mean, std = mean_and_deviation(values, ddof=1)
-    half = _t_quantile(len(values) - 1) * std / math.sqrt(len(values))
-    return mean - half, mean + half
+    found = mean(values)
+    return found.value - found.half, found.value + found.half
 
 
 def wilson(successes: float, trials: float) -> tuple[float, float]:
@@ -317,7 +305,7 @@ def share_interval(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
         return 0.0, 1.0
     trials = float(groups)
     if groups >= FEWEST and 0.0 < value < 1.0:
-        variance = _variance(sums, mean) * (_t_quantile(groups - 1) / Z95) ** 2
+        variance = _variance(sums, mean) * (t_quantile(groups - 1) / Z95) ** 2
         if not math.isnan(variance):
             most = float(total[:, 1].sum())
             trials = min(most, value * (1.0 - value) / variance) if variance > 0.0 else most

@@ -41,7 +41,7 @@ class Change:
     @property
     def shown(self) -> str:
         """The difference with its interval: of success in points, else as a score."""
-        success = self.measure == HELD_OUT[0]
+        success = bool(self.measure) and not self.measure.endswith("_score")
         gain, low, high = (
             f"{100 * value:+.1f}" if success else f"{value:+.3g}"
             for value in (self.gain, self.low, self.high)
@@ -100,3 +100,10 @@ def paired_means(pairs: Sequence[tuple[float, float]]) -> Change | None:
     return Change(
         math.fsum(differences) / len(pairs), *mean_interval(differences), pairs=len(pairs)
     )
+
+
+def change_of_pairs(pairs: Sequence[tuple[float, float]]) -> Change | None:
+    """Return the change of successes, each 1 or 0, or of other values; None for too few pairs."""
+    if pairs and all(value in (0.0, 1.0) for pair in pairs for value in pair):
+        return paired_shares([(before == 1.0, after == 1.0) for before, after in pairs])
+    return paired_means(pairs)

@@ -23,9 +23,13 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "training:train_command",
         "Train a model on an environment: start what is needed, show progress, report success and the model's folder.",
     ),
+    "ab": (
+        "ab:ab",
+        "Train with several settings on the same seeds, one run after the other, and report which settings differ.",
+    ),
     "eval": (
         "evaluate:evaluate",
-        "Play a pool's held-out tasks with a model, without training, and report how often it succeeded.",
+        "Play held-out tasks with models, without training, and report how often each succeeds and where they differ.",
     ),
     "up": (
         "up:up",

@@ -25,7 +25,7 @@ from triforge.types import Params
 TINY: Final = "tiny"
 # A tiny model has few words.
 TINY_DOCUMENT: Final[dict[str, Any]] = {"models": {"policy": {"max_new_tokens": 16}}}
-_RECIPE: Final = "3"  # a new number for each change of how tiny models are made
+_RECIPE: Final = "4"  # a new number for each change of how tiny models are made
 _ALSO: Final = (
     "; tiny is made for policies only, and the tiny judge of `make demo` is named in var/demo/demo.toml",
     ", or tiny",

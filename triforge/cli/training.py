@@ -36,7 +36,7 @@ from triforge.cli.deployment import (
     settings,
     start_command,
 )
-from triforge.cli.evaluate import MODES, held_out, measures_of
+from triforge.cli.figures import MODES, TASKS, held_out, measures_of
 from triforge.cli.model_folders import (
     TINY,
     TINY_DOCUMENT,
@@ -82,7 +82,6 @@ from triforge.types import (
 
 Tell = Callable[[str], None]
 _ANSWER_S: Final = 3.0
-_TASKS: Final = 128  # for training, and for evaluation
 _LOOK_S: Final = 3.0  # between two looks at runs of other commands
 _STOP_S: Final = 120.0  # for a run to finish its step
 
@@ -110,6 +109,7 @@ class Training:
     engine: str = ""
     gpus: int | None = None
     name: str = ""
+    again: bool = False
     resume: str = ""
     state: Path = Path("var")
     export: Path | None = None
@@ -155,10 +155,10 @@ class Training:
             with contextlib.suppress(OSError), Path(data).open("rb") as file:
                 rows = sum(bool(line.strip()) for line in file)
                 if rows > 1:
-                    heldout = min(_TASKS, max(1, rows // 5))
+                    heldout = min(TASKS, max(1, rows // 5))
                     return min(rows - heldout, MAX_TASKS - heldout), heldout
         counts = (self.tasks, self.heldout)
-        train, heldout = (_TASKS if count is None else count for count in counts)
+        train, heldout = (TASKS if count is None else count for count in counts)
         return train, heldout
 
     def request(self, document: Mapping[str, Any]) -> tuple[str, dict[str, Any] | Path]:
@@ -280,8 +280,9 @@ def train(
             then runs in this process, which the workers of a deployment on this machine call.
         arguments: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
             `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
-            `pool` or a `file` of tasks; `seed`, `name`; `colocate` (engines and learners take turns on one card), `engine`
-            and `gpus` as the options of `triforge train`; `resume`, a run to go on with; `export`, a Parquet file of all steps.
+            `pool` or a `file` of tasks; `seed`, `name`, `again` (go on with the newest run of that name); `colocate` (engines and
+            learners take turns on one card), `engine` and `gpus` as the options of `triforge train`; `resume`, a run to go on with;
+            `export`, a Parquet file of all steps.
 
     Raises:
         TriforgeError: an argument is impossible, or the run could not be made. A failed run is no error: see `run`.
@@ -453,8 +454,10 @@ async def _begin(
     training: Training, document: Mapping[str, Any], pools: EnvAdapterClient, trainer: TrainerClient
 ) -> RunState:
     """Resume the run, or submit one on the named pool or on a new one."""
-    if training.resume:
-        run = await trainer.run(training.resume)
+    runs = await trainer.runs() if training.again else []
+    same = next((run.id for run in runs if run.name == training.name), training.resume)
+    if same:
+        run = await trainer.run(same)
         reward = (await pools.pool(run.pool_id)).options.get("reward")
         if isinstance(reward, str) and reward.startswith(PREFIX):
             find(reward)  # raises where the process of the function is gone

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint as a `Generate`: text only, for the diagnosis and the rewriter.
+"""An OpenAI-compatible endpoint as a `Generate`: text only, for the diagnosis, the rewriter and evaluations.
 
 Such an endpoint returns no token ids, so its samples can be read but never trained on.
 """
@@ -13,7 +13,8 @@ import httpx
 
 from triforge.clients.transport import ServiceClient, get_json, post_json
 from triforge.errors import InputError, PolicyError
-from triforge.types import GenerateOutput, GenerateReply, GenerateRequest
+from triforge.rollout.protocols import Generate
+from triforge.types import ChatMessage, GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 
 _FINISH: dict[str, Literal["stop", "length"]] = {"stop": "stop", "length": "length"}
 
@@ -111,6 +112,31 @@ class OpenAIGenerate(ServiceClient):
                     f"{self.base_url}: lists no models; give the model's name"
                 ) from None
         return self._model
+
+
+class Conversations:
+    """A `Generate` of text only as the player of episodes: it keeps the conversations, and a token id stands for each.
+
+    An episode sends the ids of its last reply and the new messages; the last id is the number of the conversation so far.
+    """
+
+    def __init__(self, generate: Generate) -> None:
+        self._generate = generate
+        self._begun: list[tuple[ChatMessage, ...]] = []
+
+    async def __call__(self, request: GenerateRequest) -> GenerateReply:
+        """Sample the next message of a conversation."""
+        before = self._begun[request.prefix_ids[-1]] if request.prefix_ids else ()
+        messages = (*before, *request.messages)
+        whole = {"messages": messages, "prefix_ids": (), "after_system": False}
+        (output,) = (await self._generate(request.model_copy(update=whole))).outputs
+        self._begun.append((*messages, ChatMessage(role="assistant", content=output.text)))
+        number = len(self._begun) - 1
+        token = {
+            "ids": (number,), "logprobs": (0.0,), "versions": (VersionSpan(version=0, start=0, end=1),),
+        }  # fmt: skip
+        outputs = (output.model_copy(update=token),)
+        return GenerateReply(prompt_ids=request.prefix_ids or (number,), outputs=outputs)
 
 
 def _schema(text: str) -> Any:

@@ -17,6 +17,7 @@ from triforge.types import (
     RunStep,
     TrainedRole,
     TrajectoryPage,
+    TrajectorySummary,
     WeightsRecord,
 )
 
@@ -67,6 +68,12 @@ class TrainerClient(ServiceClient):
         """Return the first page of the rollouts that meet these filters."""
         path = f"/v1/runs/{segment(run_id)}/trajectories"
         return await self._get(TrajectoryPage, path, params=wanted)
+
+    async def all_trajectories(self, run_id: str, **filters: str) -> list[TrajectorySummary]:
+        """Return all rollouts that meet these filters."""
+        path = f"/v1/runs/{segment(run_id)}/trajectories"
+        rows = self._list(TrajectorySummary, path, filters, pages=TrajectoryPage)
+        return [row async for row in rows]
 
     async def stop(self, run_id: str) -> RunState:
         """Request a run to stop."""

@@ -244,12 +244,13 @@ class ServiceClient:
         params: Mapping[str, str | None] | None = None,
         *,
         most: int | None = None,
+        pages: Any = Page[Any],
     ) -> AsyncIterator[_M]:
         """Yield the rows of a list, or the first `most`, page after page."""
         cursor, left = None, math.inf if most is None else most
         while left > 0:
             query = {**(params or {}), "cursor": cursor, "limit": int(min(_PAGE, left))}
-            page = Page[Any].model_validate(await get_json(self._http, path, params=query))
+            page = pages.model_validate(await get_json(self._http, path, params=query))
             for row in page.items:
                 yield kind.model_validate(row)
             left, cursor = left - len(page.items), page.next_cursor

@@ -57,6 +57,8 @@ class RunSection(Section):
     """Steps between evaluations; 0 never evaluates."""
     eval_tasks: int = Field(64, ge=0)
     """Held-out tasks an evaluation plays."""
+    eval_rollouts: int = Field(1, ge=1, le=64)
+    """Sampled episodes of each held-out task in an evaluation; greedily it is played once."""
     eval_greedy: bool = True
     """Evaluate greedily as well as sampled."""
     keep_checkpoints: Positive = 3

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from services.trainer.credit.options import Limits, SampleOptions
@@ -18,8 +19,8 @@ from services.trainer.loop.in_flight import InFlight
 from services.trainer.loop.measures import ends, failures, scores, success_rate
 from services.trainer.loop.parts import Parts
 from services.trainer.loop.task_source import TaskSource
-from triforge.algorithms.theory import FEWEST, mean_interval, wilson
-from triforge.algorithms.verdict import paired_means, paired_shares
+from triforge.algorithms.theory import FEWEST, mean_interval, share_interval, wilson
+from triforge.algorithms.verdict import change_of_pairs
 from triforge.config import RunConfig
 from triforge.store.step_records import write_step_records
 from triforge.types import JudgedGroup, RunState, TrainedRole
@@ -116,7 +117,10 @@ def mode_measures(name: str, groups: list[JudgedGroup]) -> dict[str, float]:
     (successes, measured), values = success_rate(groups), scores(groups)
     measures = {f"{name}_episodes": float(len(values) or measured)}
     if measured:
-        measures |= {name: successes / measured} | ends(name, wilson(successes, measured))
+        several = any(group.played.group.rollouts > 1 for group in groups)
+        rows = [success_rate([group]) for group in groups]  # episodes of a task are not independent
+        interval = share_interval(rows) if several else wilson(successes, measured)
+        measures |= {name: successes / measured} | ends(name, interval)
     if values:
         measures[f"{name}_score"] = sum(values) / len(values)
     if len(values) >= FEWEST:
@@ -131,27 +135,25 @@ def gains(
     lines: Iterable[Mapping[str, Any]],
     measures: Mapping[str, float],
 ) -> dict[str, float]:
-    """Return the change of each measure since the first evaluation, over the episodes that were measured in both."""
-    before = {_episode(line): line for line in first}
-    pairs = defaultdict[str, list[tuple[float, float]]](list)
-    for line in lines:
-        mode, _ = episode = _episode(line)
-        for name, column in ((f"eval/{mode}", "outcome"), (f"eval/{mode}_score", "score")):
-            one, other = before.get(episode, {}).get(column), line[column]
-            if name in measures and one is not None and other is not None:
-                pairs[name].append((one, other))
+    """Return the change of each measure since the first evaluation, over the tasks that were measured in both."""
+    before, after = _by_task(first), _by_task(lines)
     found: dict[str, float] = {}
-    for name, given in pairs.items():
-        success = not name.endswith("_score")
-        change = (
-            paired_shares([(a == 1, b == 1) for a, b in given]) if success else paired_means(given)
-        )
+    for name in sorted(measures.keys() & after.keys() & before.keys()):
+        common = [task for task in after[name] if task in before[name]]
+        change = change_of_pairs([(fmean(before[name][t]), fmean(after[name][t])) for t in common])
         if change is not None:
             found |= {f"{name}_gain": change.gain, f"{name}_gain_pairs": float(change.pairs)}
             found |= ends(f"{name}_gain", (change.low, change.high))
     return found
 
 
-def _episode(line: Mapping[str, Any]) -> tuple[str, str]:
-    """Return mode and task of a held-out episode, which an evaluation plays once."""
-    return line["group_id"].rsplit("-", 2)[1], line["task_id"]
+def _by_task(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """Return the measured successes, as 1 or 0, and scores of held-out episodes by measure and task."""
+    values = defaultdict[str, dict[str, list[float]]](lambda: defaultdict(list))
+    for line in lines:
+        name = f"eval/{line['group_id'].rsplit('-', 2)[1]}"
+        if line["outcome"] is not None:
+            values[name][line["task_id"]].append(float(line["outcome"] == 1))
+        if line["score"] is not None:
+            values[f"{name}_score"][line["task_id"]].append(line["score"])
+    return values

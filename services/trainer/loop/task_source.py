@@ -71,7 +71,7 @@ class TaskSource:
         return self._tasks(step, mode, plan, seeds, **how)
 
     async def held_out(self, step: int) -> dict[str, list[GroupTask]]:
-        """Return the held-out tasks of an evaluation by mode, each played once, with the same seeds every time.
+        """Return the held-out tasks of an evaluation by mode, with the same seeds every time.
 
         A difference between two steps then comes from the policy.
         """
@@ -84,7 +84,8 @@ class TaskSource:
                 "sampling": policy.sampling(greedy=greedy),
                 "agents": players(self._config, greedy=greedy),
             }
-            tasks[mode] = self._tasks(step, mode, plan, seeds, rollouts=1, **how)
+            rollouts = 1 if greedy else run.eval_rollouts
+            tasks[mode] = self._tasks(step, mode, plan, seeds, rollouts=rollouts, **how)
         return tasks
 
     async def _draw(

@@ -118,9 +118,9 @@ def graded(reward: str, *texts: str, concurrency: int = 1) -> list[float | BaseE
     return [future.exception(10) or future.result() for future in futures]
 
 
-def test_answers_that_wait_are_graded_in_one_call_and_an_exception_costs_its_own_answer() -> None:
-    texts = [*"abcdefg", "bad", "four"]
-    found = graded("lengths", *texts)
+def test_answers_are_graded_in_one_call_and_an_exception_costs_its_own_answer() -> None:
+    answers = [Answer("2 + 2?", text, {}) for text in (*"abcdefg", "bad", "four")]
+    found = RewardFunction.of("my_rewards:lengths", "reward").grade(answers)
     assert isinstance(found.pop(7), EnvError)
     assert found == [1.0] * 7 + [4.0]
     sizes = plugins.load("my_rewards:SIZES", "reward")
@@ -130,6 +130,18 @@ def test_answers_that_wait_are_graded_in_one_call_and_an_exception_costs_its_own
 
 def test_calls_of_a_slow_function_run_at_the_same_time() -> None:
     assert graded("slow", "a", "b", "c", concurrency=3) == [1.0] * 3
+
+
+def test_answers_that_come_during_a_call_are_graded_in_the_next_one() -> None:
+    grader = Grader(RewardFunction.of("my_rewards:slow", "reward"), 1)
+    barrier = plugins.load("my_rewards:TOGETHER", "reward")
+    futures = [grader.grade(Answer("?", "first", {}))]
+    while not barrier.n_waiting:
+        time.sleep(0.001)
+    futures += [grader.grade(Answer("?", text, {})) for text in "abc"]
+    for _ in range(4):  # two for each call
+        threading.Thread(target=barrier.wait, daemon=True).start()
+    assert [future.result(10) for future in futures] == [1.0] * 4
 
 
 def test_functions_may_be_coroutines_and_results_iterators() -> None:
@@ -147,14 +159,14 @@ def test_a_long_call_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(function, "_SLOW_S", 0.1)
     grader = Grader(RewardFunction.of("my_rewards:slow", "reward"), 1)
     assert grader.activity() == ""
-    futures = [grader.grade(Answer("?", text, {})) for text in "ab"]
+    future = grader.grade(Answer("?", "a", {}))
     barrier = plugins.load("my_rewards:TOGETHER", "reward")
     while not grader.activity():
         time.sleep(0.01)
-    assert "grades 2 answers" in grader.activity()
+    assert "grades 1 answers" in grader.activity()
     for _ in range(2):
         threading.Thread(target=barrier.wait, daemon=True).start()
-    assert [future.result(10) for future in futures] == [1.0, 1.0]
+    assert future.result(10) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 
+from experiments.comparison import trend
 from experiments.jobs import Job, finished, read, run_all
 from experiments.outgrown import OUTGROWN
 from experiments.plots import curves, drawn
-from experiments.statistics import mean, paired
 from experiments.study import RECORD, Study, file_of, files_of, record_of
 from experiments.table1 import STUDY as TABLE1
 from experiments.votes import STUDY as VOTES
+from triforge.algorithms.paired import t_tail
 
 
 @pytest.mark.parametrize(("study", "count"), [(TABLE1, 50), (OUTGROWN, 33), (VOTES, 60)])
@@ -61,22 +61,18 @@ def test_pictures_are_the_same_for_the_same_results(tmp_path: Path) -> None:
 # ---- statistics ----
 
 
-def test_intervals_are_students_t_over_seeds() -> None:
-    found = mean([0.1, 0.2, 0.3, 0.4, 0.5])
-    assert found.value == pytest.approx(0.3)
-    assert found.half == pytest.approx(2.776 * math.sqrt(0.025 / 5))
-    assert found.text() == "0.300 ± 0.196"
-    assert mean([0.2]).text(sign=True) == "+0.200 ± ?"
-    with pytest.raises(ValueError, match="no values"):
-        mean([])
-
-
-def test_differences_are_paired_by_seed() -> None:
-    found = paired({1: 0.5, 2: 0.9, 3: 0.1}, {1: 0.4, 2: 0.8, 9: 0.0})
+def test_the_trend_is_the_mean_slope_of_the_seeds() -> None:
+    # slopes over 0, 1, 2, 3: weights -1.5, -.5, .5, 1.5 over 5
+    arms = [{1: 0.1, 2: 0.3}, {1: 0.2, 2: 0.2}, {1: 0.3, 2: 0.4}, {1: 0.4, 2: 0.5}]
+    found = trend(arms)
     assert found is not None
-    assert found.value == pytest.approx(0.1)
-    assert found.half == pytest.approx(0.0, abs=1e-9)
-    assert paired({1: 0.5}, {2: 0.5}) is None
+    # seed 1: .1; seed 2: (1.5 * .2 + .5 * .2) / 5 = .08; their difference is .02, so t = .09 / .01
+    assert found.mean.value == pytest.approx(0.09)
+    assert found.t == pytest.approx(9.0)
+    assert found.p == pytest.approx(t_tail(9.0, 1))
+    falling = trend(arms[::-1])
+    assert falling is not None
+    assert falling.p == pytest.approx(1 - found.p)
 
 
 # ---- jobs ----

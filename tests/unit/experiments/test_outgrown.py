@@ -46,7 +46,7 @@ def test_an_adapted_run_goes_round_and_is_reported(models: Models, tmp_path: Pat
     results = {}
     for seed in SEEDS[:3]:
         for place, name in enumerate(MAIN):
-            late = dict.fromkeys(result["evaluations"][0], 0.1 * place + 0.01 * (seed % 3))
+            late = dict.fromkeys(result["evaluations"][0], place * (0.1 + 0.0001 * (seed % 3)))
             tasks = result["tasks"] | {"accepted_kinds": {"place": 3, "two": 1}}
             ends = [result["evaluations"][0], late | {"step": 2.0}]
             results[name, seed] = {**result, "arm": name, "evaluations": ends, "tasks": tasks}

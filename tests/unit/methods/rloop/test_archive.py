@@ -7,11 +7,9 @@ import pytest
 from methods.rloop.archive import (
     Rollout,
     archive_measures,
-    pass_at,
     self_similarity,
     solutions,
 )
-from triforge.errors import InputError
 
 
 def rollout(number: int, task: str, step: int, actions: str, won: bool = True) -> Rollout:
@@ -44,19 +42,6 @@ def test_solutions_of_different_steps_come_first_and_are_spread_over_them() -> N
     assert chosen([*early, *late, *failures("a", 9)], distinct=3) == ["a0", "a9", "a1"]
     each = [rollout(n, "a", n, f"way {n}") for n in range(9)]
     assert chosen([*each, *failures("a", 9)], distinct=3) == ["a0", "a4", "a8"]
-
-
-@pytest.mark.parametrize(
-    ("k", "tried", "solved", "expected"),
-    [(1, 4, 1, 0.25), (2, 4, 1, 0.5), (2, 4, 2, 1 - 1 / 6), (4, 4, 1, 1.0), (32, 64, 0, 0.0), (3, 5, 3, 1.0)],
-)  # fmt: skip
-def test_pass_at_k_by_hand(k: int, tried: int, solved: int, expected: float) -> None:
-    assert pass_at(k, tried, solved) == pytest.approx(expected)
-
-
-def test_pass_at_k_needs_as_many_tries() -> None:
-    with pytest.raises(InputError, match="1 <= k <= tried"):
-        pass_at(32, 8, 1)
 
 
 def test_what_was_solved_and_is_not_any_more_is_forgotten() -> None:

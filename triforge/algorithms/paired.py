@@ -1,16 +1,13 @@
-"""Means with confidence intervals over seeds. Seeds are few, so all intervals are Student's t at (seeds - 1)."""
+"""Means over few values, such as the seeds of an experiment, with 95 % intervals and tests by Student's t."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-# Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond the table the normal one is close enough.
-_T = {
-    1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 11: 2.201,
-    12: 2.179, 13: 2.160, 14: 2.145, 15: 2.131, 19: 2.093, 24: 2.064, 29: 2.045,
-}  # fmt: skip
+from triforge.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +37,10 @@ def mean(values: Sequence[float]) -> Mean:
     if n == 1:
         return Mean(middle, math.inf, 1)
     variance = math.fsum((v - middle) ** 2 for v in values) / (n - 1)
-    return Mean(middle, _quantile(n - 1) * math.sqrt(variance / n), n)
+    return Mean(middle, t_quantile(n - 1) * math.sqrt(variance / n), n)
 
 
-def paired(first: dict[int, float], second: dict[int, float]) -> Mean | None:
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Mean | None:
     """Mean of `first - second` over the seeds that both have; None if there is none."""
     seeds = sorted(first.keys() & second.keys())
     return mean([first[s] - second[s] for s in seeds]) if seeds else None
@@ -61,23 +58,31 @@ class Test:
 def greater(first: Mapping[int, float], second: Mapping[int, float]) -> Test | None:
     """Whether `first` is above `second`, seed by seed; None below two common seeds."""
     seeds = sorted(first.keys() & second.keys())
-    return _above_zero([first[s] - second[s] for s in seeds])
+    return above_zero([first[s] - second[s] for s in seeds])
 
 
-def trend(arms: Sequence[Mapping[int, float]]) -> Test | None:
-    """Whether arms rise in their order: the linear contrast of each seed, and the t test of the contrasts above 0.
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The mean difference of two arms, and p of a two-sided test after Holm's correction."""
 
-    The contrast is the slope of the values over 0, 1, 2, ... (least squares), in points an arm. Only seeds that all arms have count.
-    Source: Maxwell and Delaney, Designing Experiments and Analyzing Data, chapter 13: separate error term, so that seeds which
-    differ alike in all arms, and arms of unlike spread, do no harm.
-    """
-    middle = (len(arms) - 1) / 2
-    weights = [place - middle for place in range(len(arms))]
-    size = math.fsum(w * w for w in weights)
-    seeds = sorted(set(arms[0]).intersection(*arms[1:]))
-    return _above_zero(
-        [math.fsum(w * arm[s] for w, arm in zip(weights, arms, strict=True)) / size for s in seeds]
-    )
+    mean: Mean
+    p: float
+
+    @property
+    def word(self) -> str:
+        """The decision at the level of 5 %."""
+        if self.p >= 0.05:
+            return "not told apart"
+        return "better" if self.mean.value > 0 else "worse"
+
+
+def against_first(arms: Mapping[str, Mapping[int, float]]) -> dict[str, Difference]:
+    """Compare each arm with the first one, seed by seed; an arm without a common seed is left out."""
+    (_, first), *others = arms.items()
+    tests = {name: greater(values, first) for name, values in others}
+    ps = holm({name: 2 * min(test.p, 1 - test.p) for name, test in tests.items() if test})
+    means = {name: paired(values, first) for name, values in others}
+    return {name: Difference(one, ps.get(name, 1.0)) for name, one in means.items() if one}
 
 
 def holm(ps: Mapping[str, float]) -> dict[str, float]:
@@ -108,17 +113,38 @@ def t_tail(t: float, freedom: int) -> float:
     return (1.0 - inside) / 2
 
 
-def _above_zero(values: Sequence[float]) -> Test | None:
+@cache
+def t_quantile(freedom: int) -> float:
+    """97.5 % quantile of Student's t: half of a 95 % interval in standard errors."""
+    low, high = 0.0, 16.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_tail(middle, freedom) > 0.025 else (low, middle)
+    return high
+
+
+def above_zero(values: Sequence[float]) -> Test | None:
+    """Whether the mean of values is above 0; None below two values. Values that are all alike get a sign test, as t knows no spread."""
     if len(values) < 2:
         return None
     found = mean(values)
-    error = found.half / _quantile(len(values) - 1)
-    if error:
+    error, sign = found.half / t_quantile(len(values) - 1), math.copysign(1.0, found.value)
+    if error > 1e-9:
         t = found.value / error
-    else:  # all alike
-        t = math.copysign(math.inf, found.value) if found.value else 0.0
-    return Test(found, t, t_tail(t, len(values) - 1))
+        return Test(found, t, t_tail(t, len(values) - 1))
+    if abs(found.value) < 1e-9:
+        return Test(found, 0.0, 0.5)
+    p = 0.5 ** len(values)
+    return Test(found, sign * math.inf, p if sign > 0 else 1.0 - p)
 
 
-def _quantile(freedom: int) -> float:
-    return _T[max(k for k in _T if k <= freedom)]
+def pass_at(k: int, tried: int, solved: int) -> float:
+    """Chance that k of the tries, drawn without repetition, hold a solution: `1 - C(n - c, k) / C(n, k)`.
+
+    Source: M. Chen et al., arXiv 2107.03374, equation 1; without bias, where `1 - (1 - c / n) ** k` is too small.
+    """
+    if not (0 <= solved <= tried and 1 <= k <= tried):
+        raise InputError(
+            f"pass@{k}: given {solved} of {tried} solved, expected 0 <= solved <= tried and 1 <= k <= tried"
+        )
+    return 1.0 - math.comb(tried - solved, k) / math.comb(tried, k)
