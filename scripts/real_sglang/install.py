@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +43,3 @@ def ensure() -> Install:
     python = virtual_environments.ensure(venv, installs, seal)
     ask = "from importlib.metadata import version; print(version('sglang'))"
     return Install(python=python, gpu=gpu, version=call([str(python), "-c", ask]).strip())
-
-
-if __name__ == "__main__":
-    found = ensure()
-    sys.stdout.write(f"SGLang {found.version}: {found.python}\n")

@@ -18,9 +18,8 @@ from triforge.types import Role
 
 VERSIONS: Final[Mapping[str, str]] = {"sglang": "0.5.23", "vllm": "0.32.0"}
 _ROOT = Path(__file__).parents[2]
-_CPU_LAUNCHER = (
-    _ROOT / "scripts" / "real_sglang" / "launch_cpu.py"
-)  # what SGLang's wheels need without a card
+# What SGLang's wheels need without a card; only a checkout of triforge has it.
+_CPU_LAUNCHER = _ROOT / "scripts" / "real_sglang" / "launch_cpu.py"
 _START_S = 1800.0  # a large model is read and its kernels are compiled
 # Plain PyTorch kernels, the learner's precision, and a cache whose size does not follow from the machine's memory.
 _SGLANG_CPU = (
@@ -28,6 +27,14 @@ _SGLANG_CPU = (
     "--disable-overlap-schedule", "--mem-fraction-static=0.3", "--max-total-tokens=32768", "--max-running-requests=16",
     "--skip-server-warmup", "--sleep-on-idle",
 )  # fmt: skip
+_SGLANG = """
+import os, runpy, sys
+for name in ("api-key", "admin-api-key"):
+    if key := os.environ.get("ENGINE_" + name.upper().replace("-", "_")):
+        sys.argv.append(f"--{name}={key}")
+runpy.run_module("sglang.launch_server", run_name="__main__")
+"""
+_KEYS = {"local": "LOCAL_ENGINE", "sglang": "ENGINE", "vllm": "VLLM"}  # prefixes of the variables
 _VLLM = (  # what the client needs
     "--enable-scale-out", "--logprobs-mode=processed_logprobs", "--return-tokens-as-token-ids", "--enable-prompt-tokens-details",
 )  # fmt: skip
@@ -65,44 +72,26 @@ def engine_spec(
     engine, url = config.machine.serving, f"http://127.0.0.1:{port}"
     model = Path(getattr(config.models, role).path)
     served = (f"--served-model-name={role}", f"--port={port}")
-    keys = {
-        "api": settings.api_key.get_secret_value(),
-        "admin-api": settings.admin_api_key.get_secret_value(),
-    }
+    keys = {"API_KEY": settings.api_key, "ADMIN_API_KEY": settings.admin_api_key}
+    # the policy service sends them, so the engine asks for them; who lists processes does not see the environment
+    values = {f"{_KEYS[engine]}_{key}": value.get_secret_value() for key, value in keys.items()}
+    secret = {key: value for key, value in values.items() if value}
     if engine == "local":
         options = [f"--model-path={model}", *served, "--weight-version=0", "--log-level=warning"]
-        # the policy service sends them, so the engine asks for them
-        own = {
-            f"LOCAL_ENGINE_{key.upper()}_KEY".replace("-", "_"): secret
-            for key, secret in keys.items()
-            if secret
-        }
         command = (sys.executable, "-m", "services.local_engine", *options)
-        return ProcessSpec(
-            name=name, command=command, env=env | own | seat.env, ready_url=f"{url}/ready"
-        ), url
-    python, rank, colocate = (
-        interpreter(engine, settings),
-        _lora_rank(config, role),
-        config.run.colocate,
-    )
-    own, ready, address = _ENV | seat.env, f"{url}/ready", url
+        own = {**env, **secret, **seat.env}
+        return ProcessSpec(name=name, command=command, env=own, ready_url=f"{url}/ready"), url
+    python, rank = interpreter(engine, settings), _lora_rank(config, role)
+    own, ready, address = {**_ENV, **secret, **seat.env}, f"{url}/ready", url
     if engine == "sglang":
-        command = (str(python), *_sglang(model, seat, rank, colocate=colocate))
+        program = [str(python), *_sglang(model, seat, rank, colocate=config.run.colocate)]
     else:
-        command = (
-            str(python.parent / "vllm"),
-            "serve",
-            str(model),
-            *_vllm(seat, rank, colocate=colocate),
-        )
+        vllm = [str(python.parent / "vllm"), "serve", str(model)]
+        program = [*vllm, *_vllm(seat, rank, colocate=config.run.colocate)]
         own, ready, address = own | _VLLM_ENV, f"{url}/health", f"vllm+{url}"
-        del keys["admin-api"]  # it has none
-    given = [f"--{key}-key={secret}" for key, secret in keys.items() if secret]
-    command = (*command, "--host=127.0.0.1", *served, *given)
-    return ProcessSpec(
-        name=name, command=command, env=own, ready_url=ready, start_s=_START_S
-    ), address
+    command = (*program, "--host=127.0.0.1", *served)
+    spec = ProcessSpec(name=name, command=command, env=own, ready_url=ready, start_s=_START_S)
+    return spec, address
 
 
 def _lora_rank(config: RunConfig, role: Role) -> int:
@@ -129,7 +118,7 @@ def _sglang(model: Path, seat: Seat, lora_rank: int, *, colocate: bool) -> list[
         f"--mem-fraction-static={seat.memory}",
         "--enable-metrics",
     ]
-    return ["-m", "sglang.launch_server", *options]
+    return ["-c", _SGLANG, *options]
 
 
 def _has_decoder(model: Path) -> bool:

@@ -72,7 +72,7 @@ def place(config: RunConfig, roles: Sequence[Role]) -> Placement:
         raise ConfigError(
             f"machine.gpus: given {wanted}, expected at most the {len(found)} of this machine (nvidia-smi)"
         )
-    half = wanted if wanted == 1 else (wanted + 1) // 2
+    half = (wanted + 1) // 2
     serving, training = found[:half], found[:1] if wanted == 1 else found[half:wanted]
     share = _MEMORY / -(-len(roles) // len(serving))
     return Placement(
