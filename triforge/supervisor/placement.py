@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -57,7 +58,7 @@ class Placement:
 def place(config: RunConfig, roles: Sequence[Role]) -> Placement:
     """Divide the cards of `machine.gpus` between the engines of `roles` and the learners.
 
-    ConfigError: there are fewer cards.
+    ConfigError: there are fewer cards, or more ranks than cards.
     """
     wanted, trained = config.machine.gpus, config.trained
     ranks = {role: config.learner(role).ranks or 1 for role in trained}
@@ -72,29 +73,35 @@ def place(config: RunConfig, roles: Sequence[Role]) -> Placement:
         raise ConfigError(
             f"machine.gpus: given {wanted}, expected at most the {len(found)} of this machine (nvidia-smi)"
         )
-    half = (wanted + 1) // 2
+    half = (wanted + 1) // 2 if roles else 0
     serving, training = found[:half], found[:1] if wanted == 1 else found[half:wanted]
-    share = _MEMORY / -(-len(roles) // len(serving))
+    engines, learners = _divided(serving, roles), _divided(training, trained)
+    for role, mine in learners.items():
+        if config.learner(role).ranks > len(mine):
+            raise ConfigError(
+                f"trainer.{role}.ranks: given {config.learner(role).ranks}, expected at most one for each of its {len(mine)} cards "
+                f"({wanted} of machine.gpus are divided)"
+            )
+        ranks[role] = config.learner(role).ranks or len(mine)
+    on_a_card = Counter(card for mine in engines.values() for card in mine)
     return Placement(
         engines={
-            role: [Seat(cards=(card,), memory=round(share, 2)) for card in mine]
-            for role, mine in _divided(serving, roles).items()
+            role: [Seat(cards=(card,), memory=round(_MEMORY / on_a_card[card], 2)) for card in mine]
+            for role, mine in engines.items()
         },
         learners={
-            role: Seat(cards=mine[: config.learner(role).ranks or None], ranks=config.learner(role).ranks or len(mine))
-            for role, mine in _divided(training, trained).items()
+            role: Seat(cards=mine[: ranks[role]], ranks=ranks[role])
+            for role, mine in learners.items()
         },
-    )  # fmt: skip
+    )
 
 
 def _divided(cards: Sequence[str], roles: Sequence[Role]) -> dict[Role, tuple[str, ...]]:
-    """Give each role as many cards, the first one those that are left; where there are fewer, roles share one."""
-    each = max(1, len(cards) // max(1, len(roles)))
-    first = max(1, len(cards) - each * (len(roles) - 1))
-    starts = [0, *(first + each * n for n in range(len(roles) - 1))]
+    """Deal the cards out to the roles; where there are fewer, roles share one."""
+    count = len(roles)
     return {
-        role: tuple(cards[n % len(cards)] for n in range(start, start + (each if start else first)))
-        for role, start in zip(roles, starts, strict=False)
+        role: tuple(cards[number::count]) or (cards[number % len(cards)],)
+        for number, role in enumerate(roles)
     }
 
 

@@ -98,6 +98,10 @@ def test_without_cards_engines_and_ranks_are_on_the_cpu(machine: Any) -> None:
     ("sections", "sentence"),
     [
         ({"machine": {"gpus": 9}}, "expected at most the 8"),
+        (
+            {"machine": {"gpus": 8}, "trainer": {"policy": {"ranks": 4}}},
+            "at most one for each of its 2",
+        ),
         ({"machine": {"gpus": 1}}, "--colocate"),
         ({"machine": {"gpus": 2}, "run": {"colocate": True}}, "expected 1"),
         ({"machine": {"engine": "vllm"}}, r"found 0.5.23; install it: scripts/setup.sh vllm"),
