@@ -64,13 +64,13 @@ async def test_box(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyP
             "engine-policy": "0", "engine-reward": "1", "engine-rewriter": "2", "learner-policy": "3,5", "learner-reward": "4",
         }  # fmt: skip
         settings = deployment.settings()
-        run = await submit(settings, steps=5, checkpoint_every=3)
+        run = await submit(settings, steps=6, checkpoint_every=6)
         await wait_for(settings, run.id, step=2)
         os.kill(before["engine-policy"], signal.SIGKILL)
         _, second = children(before["learner-policy"])
         os.kill(second, signal.SIGKILL)
         ended = await wait_for(settings, run.id)
-        assert (ended.status, ended.step) == ("finished", 5), ended.reason
+        assert (ended.status, ended.step) == ("finished", 6), ended.reason
         after = deployment.pids()
         assert after["engine-policy"] != before["engine-policy"]
         assert after["learner-policy"] == before["learner-policy"], "torchrun starts ranks itself"

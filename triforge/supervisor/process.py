@@ -35,7 +35,7 @@ class ProcessSpec:
         ready_url: answers 200 when the process can serve; empty if it has no API.
         tcp_port: open when a process without HTTP can serve; 0 if none.
         folder: made before it starts.
-        start_s: within this time it has to serve.
+        start_s: within this time it has to serve, after what comes before it.
     """
 
     name: str

@@ -63,17 +63,16 @@ class Supervisor:
         self._state.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self._state)
         started = time.monotonic()
-        deadline = started + max(process.spec.start_s for process in self.processes)
         for process in self.processes:
             process.start()
             if process.spec.tcp_port:  # the broker, which all others need at once
-                await self._until_ready(process, deadline)
+                await self._until_ready(process)
         for process in self.processes:
             if process.spec.start_s > ProcessSpec.start_s:
                 self._report(
                     f"waiting for {process.spec.name}, which takes minutes (log: {process.log})"
                 )
-            await self._until_ready(process, deadline)
+            await self._until_ready(process)
         self._write_processes()
         addresses = {
             name: value
@@ -92,7 +91,8 @@ class Supervisor:
         aside.write_text(json.dumps(document, indent=1))
         aside.replace(self._state / name)
 
-    async def _until_ready(self, process: Process, deadline: float) -> None:
+    async def _until_ready(self, process: Process) -> None:
+        deadline = time.monotonic() + process.spec.start_s
         async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
             while not await _serves(process.spec, client):
                 code, name = process.exit_code(), process.spec.name
