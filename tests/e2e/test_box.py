@@ -54,7 +54,7 @@ async def test_box(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TRIFORGE_ENGINE_PYTHON", str(tmp_path / "python-sglang"))
     deployment = Deployment.made(tmp_path, tiny_model)
     document = tmp_path / "run.toml"
-    document.write_text(f"{document.read_text()}\n[machine]\ngpus = 6\n")
+    document.write_text(f"{document.read_text()}\n[machine]\ngpus = '6'\n")
     try:
         deployment.start()
         assert "learner of policy: card 3, 5, 2 ranks" in (tmp_path / "up.log").read_text()

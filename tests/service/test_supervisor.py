@@ -145,7 +145,7 @@ async def test_the_broker_serves_before_anything_else_starts(
 ) -> None:
     port = free_port()
     broker = ProcessSpec(
-        name="valkey", command=tuple(server_command(port, tmp_path / "valkey")), env={}, tcp_port=port,
+        name="valkey", command=tuple(server_command(port, tmp_path / "valkey")), env={}, tcp_port=port, first=True,
         folder=tmp_path / "valkey",
     )  # fmt: skip
     asks = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print('met')"

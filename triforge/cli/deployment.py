@@ -33,7 +33,7 @@ OverlayOption = Annotated[
 ]
 EngineOption = Annotated[str, Option(help="sglang, vllm or local (machine.engine).")]
 GpusOption = Annotated[
-    int | None, Option(min=0, help="Cards for engines and learners (machine.gpus); 0 is the CPU.")
+    str, Option(help="Number of cards for engines and learners (machine.gpus); 0 is the CPU.")
 ]
 SetOption = Annotated[
     list[str] | None, Option("--set", help="One field, e.g. run.steps=5. Repeatable.")

@@ -107,7 +107,7 @@ class Training:
     seed: int | None = None
     colocate: bool | None = None
     engine: str = ""
-    gpus: int | None = None
+    gpus: int | str = ""
     name: str = ""
     again: bool = False
     resume: str = ""
@@ -125,10 +125,10 @@ class Training:
         base = merge(base, read_document(self.config) if self.config else {})
         run = {"name": self.name or None, "seed": self.seed, "steps": self.steps}
         run |= {"colocate": self.colocate}
-        machine = {"engine": self.engine or None, "gpus": self.gpus}
+        machine = {"engine": self.engine, "gpus": str(self.gpus)}
         arguments = {
             "run": {k: v for k, v in run.items() if v is not None},
-            "machine": {k: v for k, v in machine.items() if v is not None},
+            "machine": {k: v for k, v in machine.items() if v},
             "algorithm": {"preset": self.preset} if self.preset else {},
             "env_adapter": {"options": self.options},
         }
@@ -541,7 +541,7 @@ def train_command(
     seed: Annotated[int | None, Option(min=0, help="Seed of tasks and run.")] = None,
     colocate: Annotated[bool | None, Option(help="Engines and learners share a card.")] = None,
     engine: EngineOption = "",
-    gpus: GpusOption = None,
+    gpus: GpusOption = "",
     config: OverlayOption = None,
     set_: SetOption = None,
     resume: Annotated[str, Option(help="Go on with this run of the folder.")] = "",

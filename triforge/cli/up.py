@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 from contextlib import suppress
@@ -51,17 +52,16 @@ def up(
     config: Annotated[Path, Option("--config", "-c", help="TOML document that names the models.")],
     state: StateOption = STATE,
     engine: EngineOption = "",
-    gpus: GpusOption = None,
+    gpus: GpusOption = "",
     set_: SetOption = None,
     auto_ports: Annotated[bool, Option("--auto-ports", help="Take free ports.")] = False,
 ) -> None:
     """Start every service, the workers, the engines and Valkey on this machine; Ctrl-C stops them."""
     demand_free(state)
-    given, fields = config, [*(set_ or ())]
-    fields += [f"machine.engine={engine}"] * bool(engine) + [f"machine.gpus={gpus}"] * (
-        gpus is not None
-    )
-    if fields:
+    machine = {"engine": engine, "gpus": gpus}
+    fields = [f"machine.{name}={json.dumps(value)}" for name, value in machine.items() if value]
+    given = config
+    if fields := [*fields, *(set_ or ())]:
         config = state / _DOCUMENT
         write_document(config, with_assignments(read_document(given), fields))
     document = load(config)

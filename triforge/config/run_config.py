@@ -10,7 +10,6 @@ from pydantic import model_validator
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.off_policy import Correction
 from triforge.config.base import Role, Section
-from triforge.config.machine import MachineSection
 from triforge.config.methods import MethodOptions, MethodsSection, options_of
 from triforge.config.models import ModelsSection
 from triforge.config.parts import CONTROLLERS, SCORERS, STRATEGIES
@@ -18,6 +17,7 @@ from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,
     EnvAdapterSection,
+    MachineSection,
     ReportSection,
     RewardSection,
     RunSection,
@@ -31,7 +31,6 @@ class RunConfig(Section):
     """The whole document."""
 
     run: RunSection = RunSection()
-    machine: MachineSection = MachineSection()
     models: ModelsSection = ModelsSection()
     env_adapter: EnvAdapterSection = EnvAdapterSection()
     adaptation: AdaptationSection = AdaptationSection()
@@ -39,6 +38,7 @@ class RunConfig(Section):
     trainer: TrainerSection = TrainerSection()
     algorithm: AlgorithmSection = AlgorithmSection()
     report: ReportSection = ReportSection()
+    machine: MachineSection = MachineSection()
     methods: MethodsSection = MethodsSection()
 
     @cached_property

@@ -303,6 +303,26 @@ class ReportSection(Section):
     """How many rollouts of each step go there, as a table or as texts."""
 
 
+EngineName = Literal["local", "sglang", "vllm"]
+
+
+class MachineSection(Section):
+    """The machine of `triforge train` and `triforge up`; read at their start alone, whatever a run says."""
+
+    engine: Literal["auto", EngineName] = "auto"
+    """What serves the models: `auto` is SGLang where `gpus` is above 0, else the local engine."""
+    gpus: str = Field("", pattern=r"^\d{0,3}$")
+    """Cards that engines and learners divide: a number, as `8`; `0` is none. Empty takes all that `nvidia-smi` lists; with the
+    local engine it leaves them to each process."""
+
+    @property
+    def serving(self) -> EngineName:
+        """The engine that serves the models."""
+        if self.engine != "auto":
+            return self.engine
+        return "sglang" if int(self.gpus or 0) else "local"
+
+
 class AlgorithmSection(Section):
     """The preset, and the options that differ from it."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from triforge.config import RunConfig, Settings
-from triforge.config.machine import EngineName
+from triforge.config.sections import EngineName
 from triforge.errors import ConfigError
 from triforge.supervisor.placement import Seat
 from triforge.supervisor.process import ProcessSpec
@@ -90,7 +90,9 @@ def engine_spec(
         program = [*vllm, *_vllm(seat, rank, colocate=config.run.colocate)]
         own, ready, address = own | _VLLM_ENV, f"{url}/health", f"vllm+{url}"
     command = (*program, "--host=127.0.0.1", *served)
-    spec = ProcessSpec(name=name, command=command, env=own, ready_url=ready, start_s=_START_S)
+    spec = ProcessSpec(
+        name=name, command=command, env=own, ready_url=ready, first=not seat.alone, start_s=_START_S
+    )
     return spec, address
 
 

@@ -122,6 +122,7 @@ def demand_startable(settings: Settings, config: RunConfig) -> None:
     """Raise ConfigError for what would stop a start on this machine before its models are there; `plan_layout` sees the rest."""
     if config.machine.serving != "local":
         interpreter(config.machine.serving, settings)
+    place(config, ["policy"])
     if settings.service_secret.get_secret_value() or not settings.keyed:  # else the start makes one
         require_safe(settings)
     if "redis_url" not in settings.model_fields_set:
@@ -166,7 +167,9 @@ def _server_binary() -> str:
 
 def _broker(port: int, folder: Path) -> ProcessSpec:
     command = tuple(server_command(port, folder))
-    return ProcessSpec(name="valkey", command=command, env={}, tcp_port=port, folder=folder)
+    return ProcessSpec(
+        name="valkey", command=command, env={}, tcp_port=port, folder=folder, first=True
+    )
 
 
 def _unused(config: RunConfig, environ: Mapping[str, str]) -> set[str]:

@@ -22,12 +22,14 @@ class Seat:
 
     Attributes:
         cards: their ids, as CUDA_VISIBLE_DEVICES takes them; None where nothing was divided, and a process sees all.
-        memory: share of a card that an engine may take.
+        memory: share of what is free on a card that an engine may take.
+        alone: whether no other engine has the card; engines that share one begin one after the other.
         ranks: processes of a learner.
     """
 
     cards: tuple[str, ...] | None = None
     memory: float = _MEMORY
+    alone: bool = True
     ranks: int = 1
 
     @property
@@ -58,20 +60,27 @@ class Placement:
 def place(config: RunConfig, roles: Sequence[Role]) -> Placement:
     """Divide the cards of `machine.gpus` between the engines of `roles` and the learners.
 
-    ConfigError: there are fewer cards, or more ranks than cards.
+    ConfigError: there are fewer cards, more ranks than cards, or one card that is not shared in turns.
     """
-    wanted, trained = config.machine.gpus, config.trained
+    machine, trained = config.machine, config.trained
     ranks = {role: config.learner(role).ranks or 1 for role in trained}
+    divides = machine.gpus != "" or machine.serving != "local"
+    found = cards_here() if divides else []
+    wanted = int(machine.gpus or len(found))
     if not wanted:
-        cards = None if wanted is None else ()
+        cards = () if divides else None
         return Placement(
             engines={role: [Seat(cards=cards)] for role in roles},
             learners={role: Seat(cards=cards, ranks=ranks[role]) for role in trained},
         )
-    found = cards_here()
     if len(found) < wanted:
         raise ConfigError(
             f"machine.gpus: given {wanted}, expected at most the {len(found)} of this machine (nvidia-smi)"
+        )
+    if (wanted == 1) is not config.run.colocate:
+        raise ConfigError(
+            f"machine.gpus: given {wanted} with run.colocate = {str(config.run.colocate).lower()}, expected 1 with --colocate, where "
+            "engines and learners have the card in turn, or more without it"
         )
     half = (wanted + 1) // 2 if roles else 0
     serving, training = found[:half], found[:1] if wanted == 1 else found[half:wanted]
@@ -83,12 +92,19 @@ def place(config: RunConfig, roles: Sequence[Role]) -> Placement:
                 f"({wanted} of machine.gpus are divided)"
             )
         ranks[role] = config.learner(role).ranks or len(mine)
-    on_a_card = Counter(card for mine in engines.values() for card in mine)
+    share = _MEMORY / max(
+        Counter(card for mine in engines.values() for card in mine).values(), default=1
+    )
+    begun = Counter[str]()
+    seats: dict[Role, list[Seat]] = {role: [] for role in roles}
+    for role, mine in engines.items():
+        for card in mine:
+            # of what those before it have left
+            memory = round(share / (1 - share * begun[card]), 2)
+            seats[role].append(Seat(cards=(card,), memory=memory, alone=share == _MEMORY))
+            begun[card] += 1
     return Placement(
-        engines={
-            role: [Seat(cards=(card,), memory=round(_MEMORY / on_a_card[card], 2)) for card in mine]
-            for role, mine in engines.items()
-        },
+        engines=seats,
         learners={
             role: Seat(cards=mine[: ranks[role]], ranks=ranks[role])
             for role, mine in learners.items()

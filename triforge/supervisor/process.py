@@ -35,6 +35,7 @@ class ProcessSpec:
         ready_url: answers 200 when the process can serve; empty if it has no API.
         tcp_port: open when a process without HTTP can serve; 0 if none.
         folder: made before it starts.
+        first: it serves before the next one is started.
         start_s: within this time it has to serve, after what comes before it.
     """
 
@@ -44,6 +45,7 @@ class ProcessSpec:
     ready_url: str = ""
     tcp_port: int = 0
     folder: Path | None = None
+    first: bool = False
     start_s: float = 180.0
 
 

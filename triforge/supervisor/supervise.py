@@ -65,13 +65,9 @@ class Supervisor:
         started = time.monotonic()
         for process in self.processes:
             process.start()
-            if process.spec.tcp_port:  # the broker, which all others need at once
+            if process.spec.first:
                 await self._until_ready(process)
         for process in self.processes:
-            if process.spec.start_s > ProcessSpec.start_s:
-                self._report(
-                    f"waiting for {process.spec.name}, which takes minutes (log: {process.log})"
-                )
             await self._until_ready(process)
         self._write_processes()
         addresses = {
@@ -93,6 +89,10 @@ class Supervisor:
 
     async def _until_ready(self, process: Process) -> None:
         deadline = time.monotonic() + process.spec.start_s
+        if process.spec.start_s > ProcessSpec.start_s:
+            self._report(
+                f"waiting for {process.spec.name}, which takes minutes (log: {process.log})"
+            )
         async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
             while not await _serves(process.spec, client):
                 code, name = process.exit_code(), process.spec.name

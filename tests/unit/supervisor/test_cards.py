@@ -52,7 +52,7 @@ def cards(layout: Layout) -> dict[str, str]:
 
 
 def test_engines_and_learners_divide_the_cards(machine: Any) -> None:
-    layout = machine(machine={"gpus": 8})
+    layout = machine(machine={"gpus": "8"})
     engines = {name: own for name, own in cards(layout).items() if name.startswith("engine-")}
     learners = {name: own for name, own in cards(layout).items() if name.startswith("learner-")}
     used = [card for own in (*engines.values(), *learners.values()) for card in own.split(",")]
@@ -71,7 +71,7 @@ def test_engines_and_learners_divide_the_cards(machine: Any) -> None:
 
 def test_engines_get_what_their_clients_need(machine: Any) -> None:
     trainer = {"policy": {"lora_rank": 8}}
-    layout = machine(machine={"gpus": 1}, run={"colocate": True}, trainer=trainer)
+    layout = machine(machine={"gpus": "1"}, run={"colocate": True}, trainer=trainer)
     specs = {spec.name: spec for spec in layout.specs}
     policy, reward = specs["engine-policy"].command, specs["engine-reward"].command
     assert "--max-lora-rank=8" in policy
@@ -81,12 +81,14 @@ def test_engines_get_what_their_clients_need(machine: Any) -> None:
     assert not any("user" in word for word in policy), "others see the arguments of a process"
     stem = "--mem-fraction-static="
     shares = [float(o.removeprefix(stem)) for o in (*policy, *reward) if o.startswith(stem)]
-    assert sum(shares) < 0.9  # both are on the card
+    first, second = shares
+    assert first + second * (1 - first) == pytest.approx(0.85, abs=0.01), "of what the first left"
+    assert specs["engine-policy"].first, "which the second can tell only later"
     assert set(cards(layout).values()) == {"0"}
 
 
 def test_without_cards_engines_and_ranks_are_on_the_cpu(machine: Any) -> None:
-    layout = machine(machine={"engine": "sglang", "gpus": 0}, trainer={"policy": {"ranks": 2}})
+    layout = machine(machine={"engine": "sglang", "gpus": "0"}, trainer={"policy": {"ranks": 2}})
     specs = {spec.name: spec for spec in layout.specs}
     assert set(cards(layout).values()) == {""}
     assert "--device=cpu" in specs["engine-policy"].command
@@ -97,13 +99,14 @@ def test_without_cards_engines_and_ranks_are_on_the_cpu(machine: Any) -> None:
 @pytest.mark.parametrize(
     ("sections", "sentence"),
     [
-        ({"machine": {"gpus": 9}}, "expected at most the 8"),
+        ({"machine": {"gpus": "9"}}, "expected at most the 8"),
         (
-            {"machine": {"gpus": 8}, "trainer": {"policy": {"ranks": 4}}},
+            {"machine": {"gpus": "8"}, "trainer": {"policy": {"ranks": 4}}},
             "at most one for each of its 2",
         ),
-        ({"machine": {"gpus": 1}}, "--colocate"),
-        ({"machine": {"gpus": 2}, "run": {"colocate": True}}, "expected 1"),
+        ({"machine": {"gpus": "1"}}, "--colocate"),
+        ({"machine": {"gpus": "2"}, "run": {"colocate": True}}, "expected 1"),
+        ({"machine": {"engine": "sglang"}, "run": {"colocate": True}}, "given 8 with"),
         ({"machine": {"engine": "vllm"}}, r"found 0.5.23; install it: scripts/setup.sh vllm"),
     ],
 )
