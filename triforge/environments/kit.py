@@ -332,7 +332,7 @@ def proofs(*results: tuple[str, bool] | tuple[str, bool, str]) -> list[CheckResu
 
 @dataclass(frozen=True, kw_only=True)
 class Beginner:
-    """What a tiny model starts with in a family: small tasks, and a player of them that it imitates and that often errs.
+    """Small tasks of a family, and a player of them that often errs; a tiny model imitates it before it is trained.
 
     Attributes:
         generate: options of the generator, where the user gives none.

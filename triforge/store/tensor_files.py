@@ -109,7 +109,7 @@ def _check_layout(path: Path, entries: Sequence[Entry], base: int, size: int) ->
 def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a folder's model; WeightsError if one of its index is missing, or one is no regular file.
 
-    An index beside a `model.safetensors` that it does not name is refused: transformers takes the one, SGLang the other.
+    An index next to a `model.safetensors` that it does not name is refused: transformers takes the one, SGLang the other.
 
     Without an index that is `model.safetensors` alone where it is there: next to it may lie the same weights in another form, as
     Mistral's `consolidated.safetensors`.
