@@ -51,7 +51,7 @@ def interpreter(engine: EngineName, settings: Settings) -> Path:
     python, wanted = Path(given).absolute(), VERSIONS[engine]
     ask = f"from importlib.metadata import version; print(version({engine!r}))"
     try:
-        command = [python, "-c", ask]
+        command = [str(python), "-c", ask]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     except OSError as error:
         found = f"none: {python} does not run ({error.strerror})"

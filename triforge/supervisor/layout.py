@@ -290,10 +290,10 @@ def _services(
 
 def _learner(role: Role, seat: Seat, env: Mapping[str, str]) -> ProcessSpec:
     """Return the process of a learner; several ranks are those of a torchrun, which starts all again when one ends."""
-    command, own = ("services.trainer", "learner", "--role", role), {**env, **seat.env}
+    command, own = ["services.trainer", "learner", "--role", role], {**env, **seat.env}
     if seat.ranks > 1:
-        ranks = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(seat.ranks))
-        command = ("torch.distributed.run", *ranks, "--max-restarts", "1000000", "-m", *command)
+        ranks = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={seat.ranks}"]
+        command = ["torch.distributed.run", *ranks, "--max-restarts=1000000", "-m", *command]
         # Ranks meet anew after each restart. In torchrun's shared store they would find the addresses of those before them.
         own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     return ProcessSpec(name=f"learner-{role}", command=_python(*command), env=own)
