@@ -17,7 +17,10 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
+from triforge.config import RunConfig
 from triforge.errors import ConfigError
+from triforge.planning.plan import served
+from triforge.planning.shapes import ModelShape
 from triforge.store.tensor_files import read_folder
 from triforge.supervisor.process import run_reporting
 from triforge.types import Params
@@ -80,6 +83,17 @@ def config_folder(role: str, name: str, tell: Callable[[str], None]) -> Path:
         f"models.{role}: given {name!r}, expected a folder with config.json (its weights need not be there), or the id of a model on "
         "the Hugging Face hub (ORGANISATION/NAME)"
     )
+
+
+def shapes_of(config: RunConfig, tell: Callable[[str], None]) -> dict[str, ModelShape]:
+    """Return the shapes of all models that a run serves or trains. ConfigError: a model has no `config.json` here."""
+    shapes: dict[str, ModelShape] = {}
+    for role in dict.fromkeys((*served(config), *config.trained)):
+        path = getattr(config.models, role).path
+        if not path:
+            raise ConfigError(f"models.{role}.path: given nothing, expected a model to plan for")
+        shapes[role] = ModelShape.of_folder(config_folder(role, path, tell))
+    return shapes
 
 
 def learning_rate(folder: Path, *, lora: bool) -> float:

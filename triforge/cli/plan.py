@@ -11,16 +11,12 @@ import typer
 from typer import Option
 
 from triforge.cli.deployment import OverlayOption, SetOption
-from triforge.cli.model_folders import config_folder
 from triforge.cli.terminal import console, grid, say
 from triforge.cli.training import Training
-from triforge.config import RunConfig, merge, parse, with_assignments
-from triforge.errors import ConfigError
+from triforge.config import with_assignments
 from triforge.planning import write
-from triforge.planning.cards import find_cards
 from triforge.planning.memory import GIB
-from triforge.planning.plan import Plan, make_plan, served
-from triforge.planning.shapes import ModelShape
+from triforge.planning.plan import Plan
 
 
 class _Form(StrEnum):
@@ -52,33 +48,17 @@ def plan_command(
     """Show what of a training goes on which GPU, and whether it fits; starts nothing and needs no GPU."""
     if not (model or config):
         raise typer.BadParameter("given nothing, expected a model", param_hint="--model")
-    chosen = Training(
+    training = Training(
         model=model, preset=preset, reward_model=reward_model, rewriter_model=rewriter_model, config=config, colocate=colocate,
-        overrides=with_assignments({"machine": {"gpus": gpus}} if gpus else {}, set_ or ()),
+        gpus=gpus, overrides=with_assignments({}, set_ or ()),
     )  # fmt: skip
-    named = {"policy": model, "reward": reward_model, "rewriter": rewriter_model}
-    paths = {role: {"path": name} for role, name in named.items() if name}
-    document = parse(merge(chosen.without_models(), {"models": paths}))
-    plan = make_plan(document, shapes_of(document), find_cards(document.machine.gpus))
+    _, plan = training.planned(training.without_models(), lambda text: say(text, style="dim"))
     if form:
         typer.echo(_WRITERS[form](plan))
     elif as_json:
         typer.echo(json.dumps(asdict(plan), indent=2))
     else:
         show(plan)
-
-
-def shapes_of(config: RunConfig) -> dict[str, ModelShape]:
-    """Return the shapes of all models that a run serves or trains. ConfigError: a model has no `config.json` here."""
-    shapes: dict[str, ModelShape] = {}
-    for role in dict.fromkeys((*served(config), *config.trained)):
-        path = getattr(config.models, role).path
-        if not path:
-            raise ConfigError(f"models.{role}.path: given nothing, expected a model to plan for")
-        shapes[role] = ModelShape.of_folder(
-            config_folder(role, path, lambda text: say(text, style="dim"))
-        )
-    return shapes
 
 
 def show(plan: Plan) -> None:

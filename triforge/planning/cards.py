@@ -1,7 +1,8 @@
-"""The GPUs of a machine: those that `nvidia-smi` lists, or those that a plan is asked for."""
+"""The GPUs of a machine: those of CUDA_VISIBLE_DEVICES that `nvidia-smi` lists, or those that a plan is asked for."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from triforge.planning.memory import GIB
 
 _QUERY: Final = (
     "nvidia-smi",
-    "--query-gpu=index,name,memory.total",
+    "--query-gpu=index,uuid,name,memory.total",
     "--format=csv,noheader,nounits",
 )
 _PATIENCE_S: Final = 30
@@ -68,7 +69,7 @@ def find_cards(gpus: str) -> list[Card]:
     count = int(gpus) if gpus else len(here)
     if count > len(here):
         raise ConfigError(
-            f"machine.gpus: given {count}, but nvidia-smi lists {len(here)} here; for a plan of another machine give their "
+            f"machine.gpus: given {count}, but there are {len(here)} here (nvidia-smi, CUDA_VISIBLE_DEVICES); for a plan of another machine give their "
             f"memory, too: --gpus {count}x80GB"
         )
     return here[:count]
@@ -80,7 +81,12 @@ def _on_this_machine(*, demand: bool) -> list[Card]:
             _QUERY, capture_output=True, text=True, timeout=_PATIENCE_S, check=True
         )
         rows = [line.split(", ") for line in done.stdout.splitlines() if line.strip()]
-        return [Card(int(index), int(mib) * 2.0**20, name) for index, name, mib in rows]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return [
+            Card(int(index), int(mib) * 2.0**20, name)
+            for index, uuid, name, mib in rows
+            if visible is None or {index, uuid} & set(visible.split(","))
+        ]
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         if not demand and isinstance(error, FileNotFoundError):
             return []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from triforge.config import RunConfig, parse, with_assignments
+from triforge.config import RunConfig, merge, parse, with_assignments
 from triforge.config.base import Role
 from triforge.errors import ConfigError
 from triforge.planning.cards import SPEEDS, Card
@@ -70,21 +70,45 @@ def served(config: RunConfig) -> list[Role]:
     return roles + ["rewriter"] * bool(config.adaptation.adapts and models.rewriter.path)
 
 
-def make_plan(config: RunConfig, shapes: Mapping[Role, ModelShape], cards: Sequence[Card]) -> Plan:
+def make_plan(
+    config: RunConfig, shapes: Mapping[Role, ModelShape], cards: Sequence[Card], roles: Sequence[Role]
+) -> Plan:  # fmt: skip
     """Return the plan of a run.
 
     Args:
-        shapes: of each model of `served` and `RunConfig.trained`.
+        shapes: of each model of `roles` and `RunConfig.trained`.
         cards: all that it may use; none is a machine without GPUs.
+        roles: models whose engines are started here, as `served`.
 
     Raises:
         ConfigError: it does not fit; its problems name options with which it would, each tried.
     """
-    run = _Run(config, shapes, tuple(cards))
+    run = _Run(config, shapes, tuple(cards), tuple(roles))
     plan = run.plan()
     if plan is None:
         raise run.refusal()
     return plan
+
+
+def fitted(
+    document: Mapping[str, Any], shapes: Mapping[Role, ModelShape], cards: Sequence[Card], roles: Sequence[Role]
+) -> tuple[dict[str, Any], Plan]:  # fmt: skip
+    """Return the document of a run and its plan; learners get `activation_checkpointing` if it does not fit without and nobody chose.
+
+    Raises:
+        ConfigError: as `make_plan`.
+    """
+    config = parse(document)
+    given = document.get("trainer", {})
+    unset = [r for r in config.trained if "activation_checkpointing" not in given.get(r, {})]
+    saving = merge(document, {"trainer": {r: {"activation_checkpointing": True} for r in unset}})
+    run = _Run(config, shapes, tuple(cards), tuple(roles))
+    if plan := run.plan():
+        return dict(document), plan
+    if plan := replace(run, config=parse(saving)).plan():
+        note = f"activation_checkpointing of {', '.join(unset)} is on: it does not fit without"
+        return saving, replace(plan, notes=(note, *plan.notes))
+    raise run.refusal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +116,7 @@ class _Run:
     config: RunConfig
     shapes: Mapping[Role, ModelShape]
     cards: tuple[Card, ...]
+    roles: tuple[Role, ...]
 
     def plan(self) -> Plan | None:
         """Return the plan; None if it does not fit."""
@@ -104,7 +129,7 @@ class _Run:
                 role=role, shape=self.shapes[role], tokens=work[role].row, gpus=model.gpus, replicas=model.replicas,
                 tensor_parallel=model.tensor_parallel, seconds=work[role].decoding().seconds,
             )
-            for role in served(config)
+            for role in self.roles
             for model in (getattr(config.models, role),)
         ]  # fmt: skip
         learners = [
@@ -162,7 +187,7 @@ class _Run:
             f"the learner of {role} needs {self.memory(role, count).total / GIB:.0f} GiB of each of {count} cards"
             for role in self.config.trained
         ]
-        for role in served(self.config):
+        for role in self.roles:
             weights = engine_weights(self.shapes[role], 1) / GIB
             problems.append(f"the engine of {role} needs {weights:.1f} GiB for its weights alone")
         mends: list[set[str]] = []

@@ -16,7 +16,7 @@ from triforge.config import RunConfig, parse
 from triforge.errors import ConfigError
 from triforge.planning.cards import Card, find_cards
 from triforge.planning.memory import GIB, USABLE
-from triforge.planning.plan import Plan, make_plan
+from triforge.planning.plan import Plan, make_plan, served
 from triforge.planning.shapes import ModelShape
 from triforge.planning.write import compose, kubernetes
 
@@ -48,7 +48,8 @@ def config_of(trainer: dict[str, Any] | None = None, **sections: Any) -> RunConf
 
 def plan_of(config: RunConfig, gpus: str, shape: dict[str, Any] = QWEN_7B) -> Plan:
     found = ModelShape.of_config(shape, "config.json")
-    return make_plan(config, dict.fromkeys(("policy", "reward"), found), find_cards(gpus))
+    shapes = dict.fromkeys(("policy", "reward"), found)
+    return make_plan(config, shapes, find_cards(gpus), served(config))
 
 
 def test_shape_of_qwen_is_its_number_of_weights() -> None:
@@ -141,7 +142,7 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int
     """Put an `nvidia-smi` of so many H100 first on PATH."""
 
     def install(cards: int) -> None:
-        lines = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559\n" for n in range(cards))
+        lines = "".join(f"{n}, GPU-{n}a, NVIDIA H100 80GB HBM3, 81559\n" for n in range(cards))
         program = tmp_path / "nvidia-smi"
         program.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}END\n")
         program.chmod(0o755)
@@ -151,11 +152,16 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8])
-def test_cards_of_the_machine(nvidia_smi: Callable[[int], None], count: int) -> None:
+def test_cards_of_the_machine(
+    nvidia_smi: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     nvidia_smi(count)
     cards = find_cards("")
     assert cards == [Card(n, 81559 * 2**20, "NVIDIA H100 80GB HBM3") for n in range(count)]
     assert find_cards("1") == cards[:1]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-0a,GPU-7a")
+    assert find_cards("") == [cards[n] for n in (0, 7) if n < count]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     with pytest.raises(ConfigError, match=f"given {count + 1}"):
         find_cards(str(count + 1))
 
@@ -198,14 +204,7 @@ def test_values_of_the_chart_follow_its_schema() -> None:
 
 def test_command_plans_from_a_config_alone(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(QWEN_7B))
-    options = [
-        "--model",
-        str(tmp_path),
-        "--gpus",
-        "8x80GB",
-        "--set",
-        "trainer.policy.activation_checkpointing=true",
-    ]
+    options = ["--model", str(tmp_path), "--gpus", "8x80GB"]
     done = CliRunner().invoke(command_line({"plan"}), ["plan", *options, "--json"])
     assert done.exit_code == 0, done.output
     plan = json.loads(done.stdout)
@@ -213,6 +212,10 @@ def test_command_plans_from_a_config_alone(tmp_path: Path) -> None:
     assert plan["learners"][0]["memory"]["weights"] > 0
     done = CliRunner().invoke(command_line({"plan"}), ["plan", *options])
     assert "KV cache" in done.output
+    assert "activation_checkpointing of policy is on" in done.output.replace("\n", " ")
+    refused = "trainer.policy.activation_checkpointing=false"
+    done = CliRunner().invoke(command_line({"plan"}), ["plan", *options, "--set", refused])
+    assert isinstance(done.exception, ConfigError), "somebody chose"
     missing = CliRunner().invoke(
         command_line({"plan"}), ["plan", "--model", "./none", "--gpus", "1x80GB"]
     )
