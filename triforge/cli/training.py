@@ -222,12 +222,8 @@ class Training:
 
     def _with_room(self, document: dict[str, Any], tell: Tell) -> dict[str, Any]:
         """Return the document as `planned`, if a start here divides cards; a tiny model fits any."""
-        machine = parse(document).machine
-        if (
-            deployed(self.state) is not None
-            or not machine.divides
-            or TINY in self._named().values()
-        ):
+        divides = parse(document).machine.divides and TINY not in self._named().values()
+        if not divides or deployed(self.state) is not None:
             return document
         document, plan = self.planned(document, tell)
         for note in plan.notes:
