@@ -33,7 +33,7 @@ READS_LOSS = Only(
     lambda a: a.job_part.reads_loss,
     "job = 'pg': imitation has no ratio, and training the critic alone does not change the policy",
 )
-_IN_TARGET = _only("judge_target != monte_carlo", "a judge_target with the votes in it")
+_IN_TARGET = _only("judge_target != monte_carlo | label", "a judge_target with the votes in it")
 VOTES_TRAIN = _only("train_reward_model = True", "train_reward_model = true: no vote is trained on")
 _COMPARED = _only("vote_weight = trust", "vote_weight = 'trust': the votes weigh what lam says")
 _KL = Only(lambda a: a.kl_beta > 0.0, "kl_beta above 0: there is no KL term")

@@ -54,6 +54,7 @@ class JudgedStep:
         state: names the state in which the response was given; equal states have equal names.
         reward: the environment's own, None where it gives none; in tree rollouts candidates are compared by it.
         penalty: is added to the step's reward (`penalties.charge`).
+        label: +1 or -1, what is known to be right about the step; None where it was not audited.
         extra: further judgements by name, which a judge target may read.
     """
 
@@ -65,6 +66,7 @@ class JudgedStep:
     action_valid: bool = True
     reward: float | None = None
     penalty: float = 0.0
+    label: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def values_of(self, role: str) -> list[int]:

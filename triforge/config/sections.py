@@ -253,6 +253,8 @@ class RewardSection(Section):
         Share, Only(lambda s: s.chosen.needs_labels, 'kind = "oracle": no other votes are planted')
     ] = 1.0
     """Chance that a vote of the oracle is the environment's label of the step."""
+    audit_share: Share = 0.1
+    """Share of the rollouts whose steps are audited, where the environment labels its steps: `judge_target = "label"` trains on their labels."""
     deadline_s: Seconds = 300.0
     """A judge job that takes longer fails; of a method that judges groups, each of its phases."""
 

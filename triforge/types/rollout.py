@@ -122,7 +122,7 @@ class Step(Message):
     """One observation, response and action.
 
     The response tokens are `segments[segment].ids[start:end]` of the trajectory. `label` is the environment's own judgement
-    of the step (+1/-1), used only to measure judges, never for training. `reward` is the step's own, where the environment
+    of the step (+1/-1); it measures judges, and trains them with `judge_target = "label"` on the audited rollouts. `reward` is the step's own, where the environment
     rewards steps. `images` belong to `observation`, `next_images` to `next_observation`. `admissible` are the commands that the
     environment would have accepted, if it lists them. `agent_id` is the agent that answered, where an environment has several;
     a segment is one agent's.

@@ -18,6 +18,7 @@ from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.rows import Row, leave_out
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import credit_steps, credit_votes
+from triforge.algorithms.judge_targets.label import draw
 from triforge.algorithms.penalties import charge
 from triforge.algorithms.samples import JudgedStep, Rollout, Sample, Tally
 from triforge.types import GenerateOutput, JudgedGroup, Purpose, Trajectory, TrajectoryVotes
@@ -77,6 +78,7 @@ class CreditedGroup:
             group=trajectory.group_id,
         )  # fmt: skip
         models = models_of(self.group, trajectory)
+        audited = draw(trajectory.id) < task.reward.audit_share
         segments = [
             replace(
                 blank, key=f"{blank.key}/{number}", role=role, ids=segment.ids, logprobs=segment.logprobs,
@@ -95,6 +97,7 @@ class CreditedGroup:
                 ),
                 state=step.state or "\n".join((step.observation, *(i.id for i in step.images))),
                 action=step.action, action_valid=step.action_valid, reward=step.reward,
+                label=step.label if audited else None,
             )  # fmt: skip
             row.samples.append(made.response)
             if judged:

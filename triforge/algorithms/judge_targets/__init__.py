@@ -31,6 +31,7 @@ class Judged:
         votes: the values in {-1, 0, +1} of each step's votes; empty where a step was not judged.
         observations: names of the states in which the steps were taken.
         extra: further judgements of each step by name.
+        labels: what is known to be right about each step, +1 or -1; None where it was not audited.
     """
 
     outcomes: Sequence[int | None]
@@ -38,6 +39,7 @@ class Judged:
     observations: Sequence[Sequence[str]] = ()
     actions: Sequence[Sequence[str]] = ()
     extra: Sequence[Sequence[Mapping[str, Any]]] = ()
+    labels: Sequence[Sequence[int | None]] = ()
 
     @classmethod
     def of(cls, rollouts: Sequence[Rollout], role: str) -> Self:
@@ -48,6 +50,7 @@ class Judged:
             observations=[[s.state for s in rollout.steps] for rollout in rollouts],
             actions=[[s.action for s in rollout.steps] for rollout in rollouts],
             extra=[[s.extra for s in rollout.steps] for rollout in rollouts],
+            labels=[[s.label for s in rollout.steps] for rollout in rollouts],
         )
 
     def places(self, place: Place) -> list[list[Cell]]:

@@ -1,0 +1,137 @@
+"""Audited steps as what the judge imitates, and how often its votes on them are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from triforge.algorithms.judge_targets.label import draw
+from triforge.types import JudgedGroup, StepVotes, TrainRow, Trajectory, TrajectoryVotes
+
+Sign = Literal[-1, 1]
+SIGNS: Final[tuple[Sign, ...]] = (-1, 1)
+_UNKNOWN = -1  # version of a token that is not sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """A rollout whose steps are labelled, and the votes on it."""
+
+    group: JudgedGroup
+    trajectory: Trajectory
+    votes: TrajectoryVotes
+    anchor: bool
+
+    @property
+    def steps(self) -> Iterator[tuple[Sign, StepVotes]]:
+        """Yield the label and the votes of each step that has both."""
+        labels = {step.index: step.label for step in self.trajectory.steps}
+        for judged in self.votes.steps:
+            label = labels.get(judged.step)
+            if label is not None and judged.votes:
+                yield label, judged
+
+    @property
+    def right(self) -> float | None:
+        """Share of the votes that are right; one that cannot be read is wrong."""
+        return right_share(self.trajectory, self.votes)
+
+
+def audited(groups: Iterable[JudgedGroup], *, share: float, anchors: float) -> list[Audited]:
+    """Return the audited rollouts of a step's training groups: `share` of them by lot, `anchors` of those to measure the judge."""
+    found = []
+    for group in groups:
+        if group.played.group.purpose not in ("train", "measure_parent"):
+            continue
+        for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True):
+            lot = draw(trajectory.id)
+            if lot < share and votes is not None and trajectory.measured:
+                one = Audited(group, trajectory, votes, anchor=lot < share * anchors)
+                found += [one] if any(one.steps) else []
+    return found
+
+
+def right_share(trajectory: Trajectory, votes: TrajectoryVotes) -> float | None:
+    """Return the share of the votes on labelled steps that are right; None without any."""
+    labels = {step.index: step.label for step in trajectory.steps if step.label is not None}
+    hits = [v.value == labels[s.step] for s in votes.steps if s.step in labels for v in s.votes]
+    return sum(hits) / len(hits) if hits else None
+
+
+def answers(groups: Iterable[JudgedGroup]) -> dict[Sign, tuple[int, ...]]:
+    """Return the tokens of a vote of +1 and of -1, of judges that say nothing but their vote (`reward.prompt = "terse"`)."""
+    found: dict[Sign, tuple[int, ...]] = {}
+    for group in groups:
+        if group.played.group.reward.prompt == "terse":
+            for votes in filter(None, group.votes):
+                for vote in (vote for step in votes.steps for vote in step.votes):
+                    if vote.value and vote.ids:
+                        found.setdefault(vote.value, vote.ids)
+    return found
+
+
+def rows(found: Sequence[Audited], known: Mapping[Sign, tuple[int, ...]]) -> list[TrainRow]:
+    """Return what the judge is to say of each audited step: a right vote of its own, else one of `known`; all steps weigh the same."""
+    made = []
+    for one in found:
+        for label, judged in one.steps:
+            own = (vote.ids for vote in judged.votes if vote.value == label and vote.ids)
+            answer = next(own, known.get(label, ()))
+            if answer:
+                made.append(_row(one.trajectory, judged, answer))
+    return made
+
+
+def _row(trajectory: Trajectory, judged: StepVotes, answer: tuple[int, ...]) -> TrainRow:
+    before, said = len(judged.prompt_ids), len(answer)
+    ones = (0.0,) * before + (1.0,) * said
+    return TrainRow(
+        key=f"{trajectory.id}/{judged.step}", task_id=trajectory.task_id, ids=judged.prompt_ids + answer,
+        logprobs=(0.0,) * (before + said), advantages=ones, weights=tuple(one / said for one in ones),
+        versions=(_UNKNOWN,) * (before + said), images=judged.images,
+    )  # fmt: skip
+
+
+def scaled(found: Sequence[TrainRow]) -> list[TrainRow]:
+    """Return rows whose weights add up to 1."""
+    total = len(found)
+    return [r.model_copy(update={"weights": tuple(w / total for w in r.weights)}) for r in found]
+
+
+def errors(found: Sequence[Audited]) -> dict[str, float]:
+    """Measure the judge's votes on audited rollouts.
+
+    `audit/balanced` is the mean of the hit rates on steps labelled +1 and -1, `audit/praise_in_failures` the mean share of votes of
+    +1 on steps of failed rollouts that are labelled -1, `audit/wrong/<word>` the share of wrong votes on actions that begin with
+    the word.
+    """
+    votes = [
+        (label, vote.value, one.trajectory.outcome.value, _word(one.trajectory, judged.step))
+        for one in found
+        for label, judged in one.steps
+        for vote in judged.votes
+    ]
+    if not votes:
+        return {}
+    sides = [[value == label for label, value, _, _ in votes if label == side] for side in (1, -1)]
+    measures = {"audit/right": sum(map(sum, sides)) / len(votes)}
+    if all(sides):
+        measures["audit/balanced"] = sum(sum(side) / len(side) for side in sides) / 2
+    praised = [value == 1 for label, value, outcome, _ in votes if outcome == -1 and label == -1]
+    if praised:
+        measures["audit/praise_in_failures"] = sum(praised) / len(praised)
+    words: dict[str, list[bool]] = {}
+    for label, value, _, word in votes:
+        words.setdefault(word, []).append(value != label)
+    named = sorted(words, key=lambda word: (-len(words[word]), word))[:_WORDS]
+    return measures | {f"audit/wrong/{word}": sum(words[word]) / len(words[word]) for word in named}
+
+
+_WORDS = 12  # kinds of actions that are measured, the most frequent
+
+
+def _word(trajectory: Trajectory, index: int) -> str:
+    """Return the kind of an action: its first word."""
+    action = next(step.action for step in trajectory.steps if step.index == index)
+    return next(iter(action.lower().split()), "none")[:20]
