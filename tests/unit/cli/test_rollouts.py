@@ -104,7 +104,7 @@ def test_rollouts_without_a_step_are_shown_with_what_raised(
 def test_rollouts_of_a_kind_are_those_of_the_newest_step_with_some(
     triforge: Triforge, services: Services, tmp_path: Path
 ) -> None:
-    alike = [[[], []], [[], []]]  # nobody has voted
+    alike = [[[], []], [[], []]]  # no votes
     groups = [judged(group_task("g1"), [1, -1], alike), judged(group_task("g2"), [-1, -1], alike)]
     found = [summary(id=f"g{group}-01", group_id=f"g{group}", step=9) for group in (1, 2)]
     answer(services, tmp_path, groups, [*found, summary(id="g0-01", step=8)])

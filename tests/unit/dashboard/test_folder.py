@@ -26,10 +26,10 @@ async def apis(trainer: httpx.ASGITransport) -> AsyncIterator[Apis]:
 
 async def test_links_lead_to_files(apis: Apis, recorded: RecordedRun, tmp_path: Path) -> None:
     target = tmp_path / "sent"
-    told: list[int] = []
-    write(await pages_of(apis, "", recorded.run_id, 1000, told.append), target)
+    counted: list[int] = []
+    write(await pages_of(apis, "", recorded.run_id, 1000, counted.append), target)
     pages = sorted(target.rglob("*.html"))
-    assert told == [50]
+    assert counted == [50]
     linked = {target / "index.html"}
     for page in pages:
         text = page.read_text(encoding="utf-8")
