@@ -35,6 +35,7 @@ from triforge.cli.deployment import (
     names,
     settings,
     start_command,
+    state_option,
 )
 from triforge.cli.figures import MODES, TASKS, held_out, measures_of
 from triforge.cli.model_folders import (
@@ -600,11 +601,8 @@ def train_command(
     show(trained, SAME if resume else shlex.join(["triforge", *sys.argv[1:]]))
     if command := start_command(state):
         say(f"to look at it: {command}")
-        say(
-            f"  then open {Settings.from_env().dashboard_url}/runs/{trained.run.id}, or type in another terminal"
-        )
-    folder = "" if state == STATE else f" --state {state}"
-    say(f"  triforge run show {trained.run.id} --step 1{folder}")
+        say("  then open the address of the dashboard that it prints, or type in another terminal")
+    say(f"  triforge run show {trained.run.id} --step 1{state_option(state)}")
     if trained.run.status in ("failed", "stopped"):
         raise typer.Exit(1)
 

@@ -127,6 +127,14 @@ def trained(services: Services, *, initial: str = "/w/initial") -> None:
     services.say("GET /v1/runs/old/weights", listed(weights(5), weights(7), weights(8, kept=False)))
 
 
+def test_nothing_is_played_before_every_model_is_known(
+    triforge: Triforge, services: Services
+) -> None:
+    trained(services)
+    code, _, _ = triforge("eval", "kitchen", "--model", "initial", "--model", "nosuch")
+    assert (code, [what for what, _ in services.asked if "POST" in what]) == (1, [])
+
+
 def test_newest_policy_of_the_pool(triforge: Triforge, services: Services, tmp_path: Path) -> None:
     say_ended(services, WON)
     trained(services)

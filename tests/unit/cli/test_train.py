@@ -329,6 +329,17 @@ def test_a_file_is_taken_whole_unless_a_number_is_asked_for(
     assert Training(generate={"data": str(data)}, **asked).counts() == counts
 
 
+@pytest.mark.usefixtures("trained")
+def test_the_command_that_serves_the_pages_again_says_where_they_are(
+    triforge: Triforge, tmp_path: Path
+) -> None:
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var/train.toml").touch()  # the deployment has ended
+    out = triforge(*ASKED, "--model", ".")[1]
+    assert "triforge up --config var/train.toml\n" in out
+    assert ":8005" not in out  # its address depends on how it is started
+
+
 def test_tiny_model_depends_on_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_family_of_two.py").write_text("one = 1")
