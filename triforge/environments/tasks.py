@@ -43,14 +43,13 @@ class CheckedTasks:
         self._seen: set[bytes] = set()
         self._asked: dict[bytes, tuple[str, Split]] = {}
         self.splits: Counter[str] = Counter()
-        self.drawn = self.repeated = (
-            0  # tasks of the first draw, and those of them that repeat another
-        )
+        self.drawn = self.repeated = 0  # tasks of all draws, and those that repeat another
 
     @property
     def repeats(self) -> str:
-        """How many of the drawn tasks repeat another, as the beginning of a sentence; empty if none does."""
-        return f"{self.repeated} of {self.drawn} tasks repeat another, " if self.repeated else ""
+        """How many of the drawn tasks repeat another, as the beginning of a sentence; empty if none does, or further ones took their place."""
+        short = self.repeated and self.count == self.drawn - self.repeated
+        return f"{self.repeated} of {self.drawn} tasks repeat another, " if short else ""
 
     @property
     def summary(self) -> str:
@@ -59,7 +58,7 @@ class CheckedTasks:
         same = (
             f" ({alike} of them ask what another one asks, and are in its split)" if alike else ""
         )
-        if not (self.repeated or alike):
+        if not (self.repeats or alike):
             return ""
         train, heldout = self.splits["train"], self.splits["heldout"]
         split = f": {train} to train on, {heldout} held out" if heldout else ""
@@ -265,8 +264,8 @@ def _drawn(
         count = min(need, at_a_time)
         drawn = family.generate(count=count, seed=seed, options=wanted.options)
         drafts = [draft for draft in map(family.validate, drawn) if checked.is_new(draft)]
-        if not draw:
-            checked.drawn, checked.repeated = len(drawn), len(drawn) - len(drafts)
+        checked.drawn += len(drawn)
+        checked.repeated += len(drawn) - len(drafts)
         yield drafts
         if len(drawn) < count:
             return
