@@ -273,7 +273,7 @@ def train(
         model: a model folder, a model's id on the Hugging Face hub, or `tiny`.
         env: the environment family.
         state: folder of the deployment: database, weights, logs.
-        console: where progress is shown; whoever gives one shows the verdict, too.
+        console: where progress is shown; with one given the verdict is returned only.
         data: option `data` of the family's generator, a file, or its rows.
         reward: option `reward` of the family, `MODULE:NAME` of a function, or the function itself, also one of a notebook: it
             then runs in this process, which the workers of a deployment on this machine call.
