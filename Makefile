@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # many processes import the same modules
 
-.PHONY: help setup check test test-tools test-numbers properties docs-run compose-test container-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 demo-agent experiment-table1 experiment-votes experiment-outgrown gpu bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-tools test-numbers properties docs-run compose-test container-test k8s-test chart conformance test-sglang test-vllm test-alfworld demo demo-smollm2 demo-agent experiment-table1 experiment-votes experiment-outgrown gpu bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -35,11 +35,14 @@ test-numbers: setup ## the tests that compare numbers, as CPUs of two other kind
 test-sglang: setup ## the engine contract and two steps of the loop on real SGLang (its own .venv-sglang)
 	@$(BIN)/python -m scripts.real_sglang
 
+test-vllm: setup ## the engine contract and two steps of the loop on real vLLM (its own .venv-vllm)
+	@$(BIN)/python -m scripts.real_vllm
+
 test-alfworld: setup ## 61 games side by side in our household and in the real ALFWorld (its own .venv-alfworld)
 	@$(BIN)/python -m scripts.real_alfworld
 
 conformance: setup ## only what we are held to by others: the engine contract, the environments, the published formulas; TRL, openenv, verifiers, Harbor and agents (each in a .venv-* of its own)
-	@scripts/test.sh tests/contract/engine tests/contract/test_sglang_recordings.py tests/contract/test_environments.py tests/contract/test_suites.py tests/service/test_openenv.py tests/unit/algorithms tests/contract/test_trl_losses.py tests/contract/sglang_logprobs.py
+	@scripts/test.sh tests/contract/engine tests/contract/test_sglang_recordings.py tests/contract/test_vllm_recordings.py tests/contract/test_environments.py tests/contract/test_suites.py tests/service/test_openenv.py tests/unit/algorithms tests/contract/test_trl_losses.py tests/contract/sglang_logprobs.py
 	@$(BIN)/python -m scripts.trl_equality
 	@$(BIN)/python -m scripts.openenv_conformance
 	@$(BIN)/python -m scripts.agent_conformance

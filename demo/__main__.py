@@ -20,7 +20,7 @@ from services.dashboard.apis import Apis
 from triforge.cli.training import Trained, Training, conduct, deployment
 from triforge.cli.watch import say_verdict
 from triforge.clients.transport import http_client
-from triforge.config import Settings
+from triforge.config import RunConfig, Settings
 from triforge.errors import TriforgeError
 from triforge.supervisor.layout import demand_startable
 
@@ -70,7 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
-    demand_startable(Settings.from_env())  # before models are made, which takes minutes
+    demand_startable(
+        Settings.from_env(), RunConfig()
+    )  # before models are made, which takes minutes
     state: Path = options.state.resolve()
     settings = settings_of(options.seed, smollm2=options.smollm2)
     config = prepare(settings, state, tell, smollm2=options.smollm2, assignments=options.set)

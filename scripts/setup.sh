@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Create a virtual environment and install triforge and its pinned packages into it. Nothing outside it is upgraded.
 #
-#   scripts/setup.sh demo|test [VENV]
+#   scripts/setup.sh demo|test|sglang|vllm [VENV]
 #
 # demo installs what `make demo` needs (requirements-demo.txt), test what the tests and tools need beside that (requirements-test.txt):
-# pip refuses every file whose hash does not stand there. torch is pinned by its version: its files differ by build.
+# pip refuses every file whose hash does not stand there. torch is pinned by its version: its files differ by build. sglang and
+# vllm install an engine for `triforge train --gpus`, with pins of its own in .venv-sglang or .venv-vllm; VENV has triforge.
 #
 # Options:
 #   PYTHON           the interpreter to use (default: the first Python 3.11 or newer on PATH)
@@ -89,7 +90,15 @@ choose_torch() { # sets TORCH_INDEX_URL, and says which build it brings
   echo "setup: installing $(grep '^torch==' constraints.txt) from ${TORCH_INDEX_URL:-$build} ($why)"
 }
 
-[[ "$SET" == demo || "$SET" == test ]] || die "given '$SET', expected demo or test: scripts/setup.sh test"
+if [[ "$SET" == sglang || "$SET" == vllm ]]; then
+  [[ -x "$VENV/bin/triforge" ]] || die "$VENV has no triforge; first: scripts/setup.sh demo"
+  choose_torch
+  export TORCH_INDEX_URL
+  [[ "$SET" == sglang ]] && module=install || module=server
+  exec "$VENV/bin/python" -c "from scripts.real_$SET.$module import ensure; print(ensure().python)"
+fi
+
+[[ "$SET" == demo || "$SET" == test ]] || die "given '$SET', expected demo, test, sglang or vllm: scripts/setup.sh test"
 
 if ! { is_new_enough "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >/dev/null 2>&1; }; then
   create_venv

@@ -116,7 +116,7 @@ class RLoop(LoopHooks):
         if self._state["first"] is not None:
             first = self._state["first"]
             folder = str(self._folders.weights / version_name(first))
-        changes: dict[str, Any] = {"pinned": first}
+        changes: dict[str, Any] = {"pinned": (*batch.pinned, first)}
         if self._restarts or not self.plays(step):
             start = WeightVersion(number=batch.version, folder=folder, parent=first)
             changes["start"] = start
@@ -127,6 +127,7 @@ class RLoop(LoopHooks):
         learner = {"epochs": self.options.epochs, "learning_rate": self.options.learning_rate}
         changes["algorithm"] = batch.algorithm.of_job("ce").changed(**plain)
         changes["learner"] = batch.learner.model_copy(update=learner)
+        changes["checkpoint"] = "before"  # the next loop may begin with this version
         return batch.model_copy(update=changes)
 
     async def evaluates(self, step: int) -> bool:

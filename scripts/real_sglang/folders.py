@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,17 @@ def folders_of(start: Path, service: Path) -> Folders:
     tensors["model.norm.weight"] = 2 * tensors["model.norm.weight"]
     save_file(tensors, other / WEIGHTS, metadata={"format": "pt"})
     return Folders(start=start, other=other, missing=service / "missing")
+
+
+def untied(start: Path, folder: Path) -> Path:
+    """Return a copy with an output layer of its own: vLLM on a CPU keeps the old one of tied embeddings when it loads others."""
+    _without_weights(start, folder)
+    tensors = load_file(start / WEIGHTS)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    return folder
 
 
 def truncated(start: Path, folder: Path) -> Path:

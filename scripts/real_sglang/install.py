@@ -1,4 +1,4 @@
-"""SGLang in a virtual environment of its own, in SGLANG_VENV or `.venv-sglang`."""
+"""An engine in a virtual environment of its own: SGLang in SGLANG_VENV or `.venv-sglang`, vLLM likewise."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ def has_gpu() -> bool:
     return subprocess.run([program], capture_output=True, check=False).returncode == 0  # noqa: S603
 
 
-def ensure() -> Install:
+def ensure(package: str = "sglang", here: Path = HERE) -> Install:
     """Return the environment, made on the first call (about 3 minutes and 3.4 GB without a GPU) and found on every later one."""
     gpu = has_gpu()
-    requirements = HERE / f"requirements-{'gpu' if gpu else 'cpu'}.txt"
-    venv = Path(os.environ.get("SGLANG_VENV") or ROOT / ".venv-sglang").resolve()
+    requirements = here / f"requirements-{'gpu' if gpu else 'cpu'}.txt"
+    venv = Path(os.environ.get(f"{package.upper()}_VENV") or ROOT / f".venv-{package}").resolve()
     all_of_it = ["-r", str(requirements)]
     installs = [all_of_it] if gpu else [[TORCH], ["--no-deps", *all_of_it]]
     seal = requirements.read_bytes() + TORCH.encode()
     python = virtual_environments.ensure(venv, installs, seal)
-    ask = "from importlib.metadata import version; print(version('sglang'))"
+    name = package if gpu or package == "sglang" else f"{package}-cpu"
+    ask = f"from importlib.metadata import version; print(version({name!r}))"
     return Install(python=python, gpu=gpu, version=call([str(python), "-c", ask]).strip())

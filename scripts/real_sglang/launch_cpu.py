@@ -40,4 +40,6 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    given = [(name, os.environ.get(f"ENGINE_{name}")) for name in ("API_KEY", "ADMIN_API_KEY")]
+    keys = [f"--{name.lower().replace('_', '-')}={key}" for name, key in given if key]
+    main([*sys.argv[1:], *keys])

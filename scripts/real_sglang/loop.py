@@ -1,4 +1,4 @@
-"""Two whole steps of the closed loop with the policy and the reward model served by real SGLang.
+"""Two whole steps of the closed loop with the policy and the reward model served by a real engine.
 
 Everything else is an ordinary `triforge up`: services, workers, learners, Valkey, SQLite. What was trained and what serves is
 then read from the run's record and from the servers themselves.
@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow.parquet as pq
 from rich.console import Console
 
 from scripts.real_sglang.folders import truncated
-from scripts.real_sglang.install import HERE, Install, Tell
-from scripts.real_sglang.server import ADMIN_KEY, API_KEY, Server, serving
+from scripts.real_sglang.install import HERE, Tell
+from scripts.real_sglang.server import ADMIN_KEY, API_KEY, serving
+from services.policy.engines.sglang import SGLangEngine
+from services.policy.engines.vllm import VLLMEngine
 from triforge.cli.deployment import settings as addresses
 from triforge.cli.training import Trained, Training, conduct, deployment
 from triforge.clients.policy import PolicyClient
 from triforge.config import merge, read_document
 from triforge.errors import WeightsError
+from triforge.supervisor.process import ProcessSpec
 from triforge.types import WeightsUpdate
 
 STEPS = 2
+Client = type[SGLangEngine] | type[VLLMEngine]
 TASKS = Training(
     env="household",
     seed=1,
@@ -38,7 +41,9 @@ TASKS = Training(
 )
 
 
-async def two_steps(install: Install, model: Path, state: Path, tell: Tell) -> int:
+async def two_steps(
+    specs: Sequence[ProcessSpec], client: Client, model: Path, state: Path, tell: Tell
+) -> int:
     """Start two servers and a deployment, train two steps, look at what came of it, stop everything.
 
     Returns:
@@ -49,13 +54,13 @@ async def two_steps(install: Install, model: Path, state: Path, tell: Tell) -> i
     service.mkdir(parents=True)
     models = {role: {"path": str(model)} for role in ("policy", "reward")}
     document = merge(read_document(HERE / "loop.toml"), {"models": models})
-    async with serving(install, model, "policy", "reward", logs=state) as (acts, judges):
+    async with serving(specs, state) as (acts, judges):
         tell(f"policy served at {acts.url}, reward model at {judges.url}; starting triforge up")
         environ = {
             "TRIFORGE_API_KEY": API_KEY,
             "TRIFORGE_ADMIN_API_KEY": ADMIN_KEY,
-            "TRIFORGE_POLICY_ENGINES": acts.url,
-            "TRIFORGE_REWARD_ENGINES": judges.url,
+            "TRIFORGE_POLICY_ENGINES": client.scheme + acts.url,
+            "TRIFORGE_REWARD_ENGINES": client.scheme + judges.url,
             "TRIFORGE_REWRITER_MODEL_URL": f"{judges.url}/v1",
         }
         os.environ.update(environ)  # for the clients of this process as well
@@ -65,8 +70,14 @@ async def two_steps(install: Install, model: Path, state: Path, tell: Tell) -> i
             tell(f"the run ended as {record.run.status} after {record.seconds:.0f} s")
             wrong = list(_wrong_with(record, pq.read_table(service / "run.parquet").to_pylist()))
             final = {"policy": record.run.policy_version, "reward": record.run.reward_version}
-            wrong += await _wrong_with_servers({"policy": acts, "reward": judges}, final, service)
-            wrong += await _refuses_truncated(acts, model, final["policy"], service)
+            engines = {
+                role: client(client.scheme + server.url, api_key=API_KEY)
+                for role, server in (("policy", acts), ("reward", judges))
+            }
+            wrong += await _wrong_with_servers(engines, final, service)
+            wrong += await _refuses_truncated(engines["policy"], model, final["policy"], service)
+            for engine in engines.values():
+                await engine.close()
     for sentence in wrong:
         tell(f"wrong: {sentence}")
     if not wrong:
@@ -107,21 +118,23 @@ def _wrong_with(record: Trained, rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 async def _wrong_with_servers(
-    servers: Mapping[str, Server], final: Mapping[str, int], service: Path
+    engines: Mapping[str, SGLangEngine | VLLMEngine], final: Mapping[str, int], service: Path
 ) -> list[str]:
     """Whether the servers themselves say that they serve the last versions, from the run's own folders."""
     wrong = []
-    for role, server in servers.items():
-        info = await model_info(server)
-        if info["weight_version"] != str(final[role]):
-            wrong.append(f"{role}: serves {info['weight_version']}, expected {final[role]}")
-        if not Path(info["model_path"]).is_relative_to(service):
-            wrong.append(f"{role}: serves {info['model_path']}, expected a folder below {service}")
+    for role, engine in engines.items():
+        info = await engine.info()
+        if info.version != final[role]:
+            wrong.append(f"{role}: serves {info.version}, expected {final[role]}")
+        if not Path(info.model_path).is_relative_to(service):
+            wrong.append(f"{role}: serves {info.model_path}, expected a folder below {service}")
     return wrong
 
 
-async def _refuses_truncated(policy: Server, model: Path, live: int, service: Path) -> list[str]:
-    """Return a truncated folder would kill SGLang, so the policy service must not let it through."""
+async def _refuses_truncated(
+    policy: SGLangEngine | VLLMEngine, model: Path, live: int, service: Path
+) -> list[str]:
+    """Return what is wrong if the policy service lets a truncated folder through, which would end SGLang."""
     folder = truncated(model, service / "truncated")
     url = addresses(service).policy_model_url
     async with PolicyClient(url, api_key=API_KEY, admin_api_key=ADMIN_KEY) as client:
@@ -133,16 +146,6 @@ async def _refuses_truncated(policy: Server, model: Path, live: int, service: Pa
             return ["the policy service took a truncated weight folder"]
     if str(folder) not in refused:
         return [f"the refusal of a truncated folder does not name it: {refused}"]
-    if (await model_info(policy))["weight_version"] != str(live):
+    if (await policy.info()).version != live:
         return ["a truncated folder has moved the version that serves"]
     return []
-
-
-async def model_info(server: Server) -> dict[str, Any]:
-    """Return what a server says that it serves."""
-    headers = {"authorization": f"Bearer {API_KEY}"}
-    async with httpx.AsyncClient(base_url=server.url, headers=headers, trust_env=False) as client:
-        reply = await client.get("/model_info", timeout=60)
-        reply.raise_for_status()
-        found: dict[str, Any] = reply.json()
-        return found

@@ -15,8 +15,10 @@ from typing import Any
 
 from scripts.real_sglang.exchanges import Exchange, Folders
 
-_VOLATILE: Mapping[str, Any] = {"e2e_latency": 0.5, "response_sent_to_client_ts": 0.5, "created": 0}
-_DRAWN_ID = re.compile(r"[0-9a-f]{32}")
+_VOLATILE: Mapping[str, Any] = {
+    "e2e_latency": 0.5, "response_sent_to_client_ts": 0.5, "created": 0, "cache_salt": "salt", "request_id": "drawn",
+}  # fmt: skip
+_DRAWN_ID = re.compile(r"[0-9a-f]{32}|modelperm-[0-9a-f]+")
 # SGLang's validation errors end with a place in its code
 _TRACE = re.compile(r"\n\n  File .*", re.DOTALL)
 _MAPS = ("checksums",)  # objects whose keys are tensor names

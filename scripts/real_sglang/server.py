@@ -1,11 +1,11 @@
-"""A real SGLang server as a child process: started on a free port, waited for, stopped with all its children."""
+"""A real engine as a child process: started on a free port, waited for, stopped with all its children."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,17 +40,13 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    install: Install, model: Path, *names: str, logs: Path
-) -> AsyncIterator[list[Server]]:
-    """Servers of one model while the block runs, one a name, with the keys `API_KEY` and `ADMIN_KEY`.
+async def serving(specs: Sequence[ProcessSpec], logs: Path) -> AsyncIterator[list[Server]]:
+    """Servers while the block runs, with the keys `API_KEY` and `ADMIN_KEY`.
 
     Raises:
         UnavailableError: one did not come up; the sentence ends with what it printed.
     """
-    processes = [
-        Process(_spec(install, model, name), logs / f"sglang-{name}.log") for name in names
-    ]
+    processes = [Process(spec, logs / f"{spec.name}.log") for spec in specs]
     try:
         for process in processes:
             process.log.unlink(missing_ok=True)
@@ -65,7 +61,8 @@ async def serving(
         await asyncio.gather(*(process.stop() for process in processes))
 
 
-def _spec(install: Install, model: Path, name: str) -> ProcessSpec:
+def spec(install: Install, model: Path, name: str) -> ProcessSpec:
+    """Return the process of a SGLang server."""
     port = str(free_port())
     start = ("-m", "sglang.launch_server") if install.gpu else (str(HERE / "launch_cpu.py"),)
     options = (
@@ -81,7 +78,7 @@ def _spec(install: Install, model: Path, name: str) -> ProcessSpec:
 
 
 def _url(spec: ProcessSpec) -> str:
-    return spec.ready_url.removesuffix("/ready")
+    return spec.ready_url.rpartition("/")[0]
 
 
 async def until_ready(process: Process) -> None:

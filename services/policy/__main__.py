@@ -13,9 +13,12 @@ from urllib.parse import urlsplit
 
 from services.policy.api.sessions import Sessions
 from services.policy.app import create_app
-from services.policy.engines.discovery import Directory, parse_sources
+from services.policy.engines.discovery import VLLM, Directory, parse_sources
+from services.policy.engines.http import TIMEOUT_S
 from services.policy.engines.pool import Limits, Pool
-from services.policy.engines.sglang import TIMEOUT_S, SGLangEngine
+from services.policy.engines.protocol import Engine
+from services.policy.engines.sglang import SGLangEngine
+from services.policy.engines.vllm import VLLMEngine
 from services.policy.gateway import Gateway
 from services.policy.weights.broadcast import Broadcasts
 from services.policy.weights.loader import WeightLoader
@@ -63,10 +66,11 @@ def build(settings: Settings) -> Gateway:
 
 
 def build_pool(settings: Settings) -> Pool:
-    """Build the pool of the engines that the settings name; they speak SGLang's API."""
+    """Build the pool of the engines that the settings name, each by the kind that its address says."""
 
-    def connect(url: str) -> SGLangEngine:
-        return SGLangEngine(
+    def connect(url: str) -> Engine:
+        kind = VLLMEngine if url.startswith(VLLM) else SGLangEngine
+        return kind(
             url,
             api_key=settings.api_key.get_secret_value(),
             admin_api_key=settings.admin_api_key.get_secret_value(),

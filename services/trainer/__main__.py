@@ -93,8 +93,11 @@ def learner(arguments: Sequence[str]) -> int:
     from triforge.config import Settings
     from triforge.metrics import serve_metrics
     from triforge.store.artifacts import ArtifactStore
+    from triforge.supervisor.process import ENDS_WITH_US
     from triforge.telemetry import begin
 
+    if "TORCHELASTIC_RUN_ID" in os.environ and ENDS_WITH_US:
+        ENDS_WITH_US()  # torchrun starts ranks in sessions of their own, which outlive it
     options = _learner_options(arguments)
     begin("trainer", f"learner-{options.role}")
     settings = Settings.from_env()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 from collections.abc import Callable
@@ -126,6 +127,25 @@ async def test_an_aborted_answer_keeps_its_tokens() -> None:
     (sample,) = await engine.generate(prompts("generate_aborted"))
     assert sample.output.finish == "abort"
     assert len(sample.output.ids) > 0
+
+
+async def test_every_request_of_a_batch_that_is_given_up_is_aborted() -> None:
+    aborted, asked = [], asyncio.Event()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/generate":
+            asked.set()
+            await asyncio.sleep(60)
+        aborted.append(json.loads(request.content)["rid"])
+        return httpx.Response(200, text=RECORDED["abort_one"].reply)  # nothing
+
+    engine = SGLangEngine("http://engine", transport=httpx.MockTransport(answer))
+    batch = asyncio.create_task(engine.generate(prompts("generate_batch")))
+    await asked.wait()
+    batch.cancel()
+    await asyncio.wait([batch])
+    await engine.close()
+    assert len(set(aborted)) == 2
 
 
 async def test_the_engine_says_what_it_serves() -> None:

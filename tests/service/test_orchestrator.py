@@ -83,6 +83,16 @@ async def test_a_run_commits_every_step_with_its_versions_and_measures(loop: Loo
     assert {(e.votes, e.rollouts) for e in jobs} == {(0, 1)}
 
 
+async def test_versions_of_the_best_evaluation_are_pinned_and_some_have_checkpoints(
+    loop: Loop,
+) -> None:
+    loop.workers.alike = lambda task: task.purpose == "evaluate" and task.step != 2
+    await loop.conduct(loop.submit(steps=5, eval_every=1, checkpoint_every=2))
+    batches = loop.learners["policy"].batches
+    assert [b.pinned for b in batches] == [(), (2,), (3,), (3,), (3,)]
+    assert [b.checkpoint for b in batches] == ["none", "after", "none", "after", "after"]
+
+
 def expect_batches(loop: Loop, run: RunState) -> None:
     """A batch carries what the learner has to know."""
     [first, second] = loop.learners["reward"].batches

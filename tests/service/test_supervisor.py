@@ -86,9 +86,9 @@ class Deployment:
         layout = Layout(settings=Settings(), specs=specs)
         return Supervisor(layout, self.folder, report=self.reports.append)
 
-    async def start(self, *specs: ProcessSpec, deadline_s: float = 20.0) -> None:
+    async def start(self, *specs: ProcessSpec) -> None:
         self.supervisor = self._of(*specs)
-        await self.supervisor.start(deadline_s=deadline_s)
+        await self.supervisor.start()
 
     def watch(self) -> None:
         self._watching = asyncio.create_task(self.supervisor.watch())
@@ -145,7 +145,7 @@ async def test_the_broker_serves_before_anything_else_starts(
 ) -> None:
     port = free_port()
     broker = ProcessSpec(
-        name="valkey", command=tuple(server_command(port, tmp_path / "valkey")), env={}, tcp_port=port,
+        name="valkey", command=tuple(server_command(port, tmp_path / "valkey")), env={}, tcp_port=port, first=True,
         folder=tmp_path / "valkey",
     )  # fmt: skip
     asks = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print('met')"
@@ -175,9 +175,9 @@ async def test_a_process_that_ends_at_its_start_is_named_with_its_last_words(
 async def test_a_process_that_never_serves_is_named_after_the_deadline(
     deployment: Deployment,
 ) -> None:
-    mute = python("mute", SLEEPS, ready_url=f"http://127.0.0.1:{free_port()}/")
+    mute = python("mute", SLEEPS, ready_url=f"http://127.0.0.1:{free_port()}/", start_s=0.2)
     with pytest.raises(UnavailableError, match="mute does not serve in time"):
-        await deployment.start(mute, deadline_s=0.2)
+        await deployment.start(mute)
 
 
 async def test_what_dies_is_restarted_and_the_others_are_left_alone(deployment: Deployment) -> None:
@@ -193,6 +193,20 @@ async def test_what_dies_is_restarted_and_the_others_are_left_alone(deployment: 
     assert [t for t in deployment.reports if "victim" in t] == [
         f"victim ended with code -9; restarting it (log: {victim.log})"
     ]
+
+
+async def test_children_of_what_died_are_gone_before_it_starts_again(
+    deployment: Deployment,
+) -> None:
+    await deployment.start(python("parent", PARENT))
+    parent = deployment.process("parent")
+    await until(lambda: deployment.log("parent").endswith("\n"))
+    first, grandchild = parent.pid, int(deployment.log("parent"))
+    assert first is not None
+    deployment.watch()
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: parent.pid not in (None, first))
+    await until(lambda: not lives(grandchild))
 
 
 async def test_what_dies_at_its_start_is_restarted_ever_more_slowly(tmp_path: Path) -> None:

@@ -120,7 +120,8 @@ def demand_models(config: RunConfig, settings: Settings) -> None:
     for role, model in config.models:
         if model.path and settings.has(f"{role}_model"):
             try:
-                demand_model(Path(model.path), local=not settings.engines_of(role))
+                local = config.machine.serving == "local" and not settings.engines_of(role)
+                demand_model(Path(model.path), local=local)
             except WeightsError as error:
                 raise ConfigError(f"models.{role}.path: {error.detail}") from None
 

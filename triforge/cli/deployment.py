@@ -31,6 +31,10 @@ StateOption = Annotated[Path, Option("--state", help="State folder of the deploy
 OverlayOption = Annotated[
     Path | None, Option("--config", "-c", help="TOML laid over the deployment's own.")
 ]
+EngineOption = Annotated[str, Option(help="sglang, vllm or local (machine.engine).")]
+GpusOption = Annotated[
+    str, Option(help="Number of cards for engines and learners (machine.gpus); 0 is the CPU.")
+]
 SetOption = Annotated[
     list[str] | None, Option("--set", help="One field, e.g. run.steps=5. Repeatable.")
 ]

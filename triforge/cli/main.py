@@ -31,6 +31,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "evaluate:evaluate",
         "Play held-out tasks with models, without training, and report how often each succeeds and where they differ.",
     ),
+    "plan": (
+        "plan:plan_command",
+        "Show what of a training goes on which GPU, and whether it fits; starts nothing and needs no GPU.",
+    ),
     "up": (
         "up:up",
         "Start every service, the workers, the engines and Valkey on this machine; Ctrl-C stops them.",

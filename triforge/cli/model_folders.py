@@ -17,12 +17,16 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
+from triforge.config import RunConfig
 from triforge.errors import ConfigError
+from triforge.planning.plan import served
+from triforge.planning.shapes import ModelShape
 from triforge.store.tensor_files import read_folder
 from triforge.supervisor.process import run_reporting
 from triforge.types import Params
 
 TINY: Final = "tiny"
+_HUB_ID: Final = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # ./name is a folder
 # A tiny model has few words.
 TINY_DOCUMENT: Final[dict[str, Any]] = {"models": {"policy": {"max_new_tokens": 16}}}
 _RECIPE: Final = "5"  # a new number for each change of how tiny models are made
@@ -60,12 +64,36 @@ def model_folder(
         return folder.resolve()
     if name == TINY and role == "policy":
         return _tiny(tell, env, generate, options)
-    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):  # ./name is a folder
-        return _from_hub(name, tell)
+    if _HUB_ID.fullmatch(name):
+        return _from_hub(name, tell, _FILES)
     raise ConfigError(
         f"models.{role}: given {name!r}, expected a model folder that exists, the id of a model on the Hugging Face hub "
         f"(ORGANISATION/NAME){_ALSO[role == 'policy']}"
     )
+
+
+def config_folder(role: str, name: str, tell: Callable[[str], None]) -> Path:
+    """Return a folder with the model's `config.json`; of a model of the hub only that file is fetched. ConfigError: there is none."""
+    folder = Path(name).expanduser()
+    if (folder / "config.json").is_file():
+        return folder
+    if _HUB_ID.fullmatch(name) and not folder.exists():
+        return _from_hub(name, tell, ["config.json"])
+    raise ConfigError(
+        f"models.{role}: given {name!r}, expected a folder with config.json (its weights need not be there), or the id of a model on "
+        "the Hugging Face hub (ORGANISATION/NAME)"
+    )
+
+
+def shapes_of(config: RunConfig, tell: Callable[[str], None]) -> dict[str, ModelShape]:
+    """Return the shapes of all models that a run serves or trains. ConfigError: a model has no `config.json` here."""
+    shapes: dict[str, ModelShape] = {}
+    for role in dict.fromkeys((*served(config), *config.trained)):
+        path = getattr(config.models, role).path
+        if not path:
+            raise ConfigError(f"models.{role}.path: given nothing, expected a model to plan for")
+        shapes[role] = ModelShape.of_folder(config_folder(role, path, tell))
+    return shapes
 
 
 def learning_rate(folder: Path, *, lora: bool) -> float:
@@ -78,7 +106,7 @@ def learning_rate(folder: Path, *, lora: bool) -> float:
     return float(f"{rate:.1e}")
 
 
-def _from_hub(name: str, tell: Callable[[str], None]) -> Path:
+def _from_hub(name: str, tell: Callable[[str], None], files: list[str]) -> Path:
     try:
         hub = importlib.import_module("huggingface_hub")
     except ImportError:
@@ -87,7 +115,7 @@ def _from_hub(name: str, tell: Callable[[str], None]) -> Path:
         ) from None
     tell(f"{name}: from the Hugging Face hub, or from its cache")
     try:
-        return Path(hub.snapshot_download(name, allow_patterns=_FILES))
+        return Path(hub.snapshot_download(name, allow_patterns=files))
     except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
         raise ConfigError(
             f"{name}: no such folder here, and the Hugging Face hub does not send it ({str(error).splitlines()[0]}). Without a "

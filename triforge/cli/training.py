@@ -26,6 +26,8 @@ from triforge.cli.checks import check_new_pool, demand_models, demand_playable, 
 from triforge.cli.deployment import (
     DOCUMENT,
     STATE,
+    EngineOption,
+    GpusOption,
     OverlayOption,
     SetOption,
     StateOption,
@@ -40,6 +42,7 @@ from triforge.cli.model_folders import (
     cache_folder,
     learning_rate,
     model_folder,
+    shapes_of,
 )
 from triforge.cli.models import initial_policy, trained_policy
 from triforge.cli.pools import read_pool, send_pool
@@ -64,6 +67,8 @@ from triforge.environments.served import PREFIX, find, serving
 from triforge.environments.trainable import config_on, unplayable
 from triforge.errors import ConfigError, InputError, TriforgeError
 from triforge.event_loop import run_anywhere
+from triforge.planning.cards import find_cards
+from triforge.planning.plan import Plan, fitted, served
 from triforge.supervisor.layout import demand_startable, plan_layout
 from triforge.supervisor.supervise import ADDRESSES, Supervisor
 from triforge.types import (
@@ -104,6 +109,8 @@ class Training:
     file: Path | None = None
     seed: int | None = None
     colocate: bool | None = None
+    engine: str = ""
+    gpus: int | str = ""
     name: str = ""
     again: bool = False
     resume: str = ""
@@ -115,14 +122,29 @@ class Training:
         if self.resume:
             self._demand_run()
             return read_document(self.state / DOCUMENT)
+        document = self.without_models()
+        parse(document)  # before a model is fetched or made
+        shown = self._check_pool(document, tell)
+        document = self._with_room(document, tell)
+        document = merge(document, {"models": self._models(tell)})
+        document = self._with_rates(document, tell)
+        policy = document["models"].get("policy", {}).get("path", "")
+        if shown and policy:
+            demand_shown(Path(policy), *shown, parse(document).env_adapter.options)
+        return document
+
+    def without_models(self) -> dict[str, Any]:
+        """Return the document without the folders of the models that are arguments."""
         base: dict[str, Any] = TINY_DOCUMENT if self.model == TINY else {}
         if not (self.pool or self.file):
             base = merge(base, {"run": {"eval_tasks": self.counts()[1]}})
         base = merge(base, read_document(self.config) if self.config else {})
         run = {"name": self.name or None, "seed": self.seed, "steps": self.steps}
         run |= {"colocate": self.colocate}
+        machine = {"engine": self.engine, "gpus": str(self.gpus)}
         arguments = {
             "run": {k: v for k, v in run.items() if v is not None},
+            "machine": {k: v for k, v in machine.items() if v},
             "algorithm": {"preset": self.preset} if self.preset else {},
             "env_adapter": {"options": self.options},
         }
@@ -133,13 +155,6 @@ class Training:
         rewriter = self.rewriter_model or os.environ.get("TRIFORGE_REWRITER_MODEL_URL")
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
-        parse(document)  # before a model is fetched or made
-        shown = self._check_pool(document, tell)
-        document = merge(document, {"models": self._models(tell)})
-        document = self._with_rates(document, tell)
-        policy = document["models"].get("policy", {}).get("path", "")
-        if shown and policy:
-            demand_shown(Path(policy), *shown, parse(document).env_adapter.options)
         return document
 
     def counts(self) -> tuple[int, int]:
@@ -177,7 +192,7 @@ class Training:
         """Return the pool and a task of it if nothing is started yet; raise for one that cannot be made or trained on as the document says."""
         addresses, shown = deployed(self.state), None
         if addresses is None:
-            demand_startable(Settings.from_env())
+            demand_startable(Settings.from_env(), parse(document))
         if addresses is not None and self.pool:
             options = parse(document).env_adapter.options
             run_anywhere(_check_served_pool(addresses, self.pool, options))
@@ -192,6 +207,28 @@ class Training:
         if shown is not None:
             demand_playable(shown[0], document)
         return shown
+
+    def planned(self, document: dict[str, Any], tell: Tell) -> tuple[dict[str, Any], Plan]:
+        """Return the document, with what it needs to fit the cards, and the plan; of models only `config.json` is fetched.
+
+        Raises:
+            ConfigError: it does not fit, or a model has no `config.json`.
+        """
+        paths = {role: {"path": name} for role, name in self._named().items() if name}
+        document = merge(document, {"models": paths})
+        config = parse(document)
+        cards = find_cards(config.machine.gpus)
+        return fitted(document, shapes_of(config, tell), cards, served(config))
+
+    def _with_room(self, document: dict[str, Any], tell: Tell) -> dict[str, Any]:
+        """Return the document as `planned`, if a start here divides cards; a tiny model fits any."""
+        divides = parse(document).machine.divides and TINY not in self._named().values()
+        if not divides or deployed(self.state) is not None:
+            return document
+        document, plan = self.planned(document, tell)
+        for note in plan.notes:
+            tell(f"plan: {note}")
+        return document
 
     def for_beginners(self) -> Training:
         """Return the training of a tiny model with the family's small tasks, where none are named."""
@@ -221,12 +258,16 @@ class Training:
         return document
 
     def _models(self, tell: Tell) -> dict[str, Any]:
-        # the policy is last, because a tiny one takes a minute to make
-        named = {"reward": self.reward_model, "rewriter": self.rewriter_model, "policy": self.model}
         folder = partial(
             model_folder, tell=tell, env=self.env, generate=self.generate, options=self.options
         )
-        return {role: {"path": str(folder(role, name))} for role, name in named.items() if name}
+        return {
+            role: {"path": str(folder(role, name))} for role, name in self._named().items() if name
+        }
+
+    def _named(self) -> dict[str, str]:
+        # the policy is last, because a tiny one takes a minute to make
+        return {"reward": self.reward_model, "rewriter": self.rewriter_model, "policy": self.model}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +321,8 @@ def train(
         arguments: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
             `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
             `pool` or a `file` of tasks; `seed`, `name`, `again` (go on with the newest run of that name); `colocate` (engines and
-            learners take turns on one card); `resume`, a run to go on with; `export`, a Parquet file of all steps.
+            learners take turns on one card), `engine` and `gpus` as the options of `triforge train`; `resume`, a run to go on with;
+            `export`, a Parquet file of all steps.
 
     Raises:
         TriforgeError: an argument is impossible, or the run could not be made. A failed run is no error: see `run`.
@@ -386,6 +428,8 @@ async def deployment(
         config, Settings.from_env(), config_path=path, state=state, auto_ports=True
     )
     demand_models(config, layout.settings)
+    for line in layout.placement.lines():
+        tell(f"plan: {line}")
     tell(f"starting {', '.join(spec.name for spec in layout.specs)}")
     supervisor = Supervisor(layout, state, report=tell)
     try:
@@ -539,6 +583,8 @@ def train_command(
     file: Annotated[Path | None, Option("--file", "-f", help="Tasks, JSON or JSONL.")] = None,
     seed: Annotated[int | None, Option(min=0, help="Seed of tasks and run.")] = None,
     colocate: Annotated[bool | None, Option(help="Engines and learners share a card.")] = None,
+    engine: EngineOption = "",
+    gpus: GpusOption = "",
     config: OverlayOption = None,
     set_: SetOption = None,
     resume: Annotated[str, Option(help="Go on with this run of the folder.")] = "",
@@ -555,7 +601,8 @@ def train_command(
     trained = train(
         model, env, preset=preset, steps=steps, reward_model=reward_model, rewriter_model=rewriter_model,
         generate=object_of(generate, "--generate"), options=object_of(options, "--options"), data=data or "", reward=reward,
-        tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate, config=config,
+        tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate, engine=engine,
+        gpus=gpus, config=config,
         overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=own_console,
     )  # fmt: skip
     show(trained, () if resume else ("triforge", *sys.argv[1:]))

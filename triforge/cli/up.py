@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 from contextlib import suppress
@@ -14,7 +15,16 @@ from rich.console import Console
 from typer import Argument, Option
 
 from triforge.cli.checks import demand_models
-from triforge.cli.deployment import STATE, SetOption, StateOption, how_to_start, running, settings
+from triforge.cli.deployment import (
+    STATE,
+    EngineOption,
+    GpusOption,
+    SetOption,
+    StateOption,
+    how_to_start,
+    running,
+    settings,
+)
 from triforge.cli.models import newest_trained
 from triforge.cli.runs import print_runs
 from triforge.cli.terminal import console, grid, say
@@ -41,21 +51,27 @@ _MARKS = {"ok": "ok     ", "warning": "warning", "bad": "BAD    "}
 def up(
     config: Annotated[Path, Option("--config", "-c", help="TOML document that names the models.")],
     state: StateOption = STATE,
+    engine: EngineOption = "",
+    gpus: GpusOption = "",
     set_: SetOption = None,
     auto_ports: Annotated[bool, Option("--auto-ports", help="Take free ports.")] = False,
 ) -> None:
     """Start every service, the workers, the engines and Valkey on this machine; Ctrl-C stops them."""
     demand_free(state)
+    machine = {"engine": engine, "gpus": gpus}
+    fields = [f"machine.{name}={json.dumps(value)}" for name, value in machine.items() if value]
     given = config
-    if set_:
+    if fields := [*fields, *(set_ or ())]:
         config = state / _DOCUMENT
-        write_document(config, with_assignments(read_document(given), set_))
+        write_document(config, with_assignments(read_document(given), fields))
     document = load(config)
     layout = plan_layout(
         document, Settings.from_env(), config_path=config, state=state, auto_ports=auto_ports
     )
     demand_models(document, layout.settings)
     errors = Console(stderr=True)
+    for line in layout.placement.lines():
+        say(f"plan: {line}", errors)
     supervisor = Supervisor(layout, state, report=lambda text: say(f"triforge: {text}", errors))
     served, again = document.models.policy.path, f"triforge up --config {given} --state {state}"
     asyncio.run(_run(supervisor, layout.settings, state, served, again))

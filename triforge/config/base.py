@@ -38,6 +38,7 @@ Port = Annotated[int, Field(ge=1, le=65_535)]
 Seconds = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Tokens = Annotated[int, Field(ge=1, le=131072)]
+Cards = tuple[Annotated[int, Field(ge=0, le=999)], ...]
 
 
 def _address(url: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from triforge.config.base import ROLE_NAME, Conflicts, Regex, Sampling, Section, Tokens
+from triforge.config.base import ROLE_NAME, Cards, Conflicts, Regex, Sampling, Section, Tokens
 from triforge.config.training import TrainerSection
 
 
@@ -28,6 +28,12 @@ class ModelSection(Section):
     """Expression that every response has to match, of at most 10,000 positions with its repetitions written out."""
     engines_of: str = ""
     """Another trained model whose engines serve this one, too: both as adapters (`lora_rank`) over one base, their `path`."""
+    gpus: Cards = ()
+    """Numbers of the cards of its engines; none leaves them to the plan (`triforge plan`)."""
+    replicas: int = Field(0, ge=0)
+    """Engines that serve it; 0 leaves it to the plan."""
+    tensor_parallel: int = Field(0, ge=0)
+    """Cards of one engine; 0 leaves it to the plan."""
 
     def sampling(self, *, greedy: bool = False) -> Sampling:
         """Return the section as `Sampling`; `greedy` sets temperature 0."""

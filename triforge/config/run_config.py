@@ -17,11 +17,12 @@ from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,
     EnvAdapterSection,
+    MachineSection,
     ReportSection,
     RewardSection,
     RunSection,
 )
-from triforge.config.training import LearnerSection, TrainerSection
+from triforge.config.training import PlacedLearnerSection, TrainerSection
 from triforge.errors import ConfigError
 from triforge.methods import Method, find, known, preset_owner
 
@@ -37,6 +38,7 @@ class RunConfig(Section):
     trainer: TrainerSection = TrainerSection()
     algorithm: AlgorithmSection = AlgorithmSection()
     report: ReportSection = ReportSection()
+    machine: MachineSection = MachineSection()
     methods: MethodsSection = MethodsSection()
 
     @cached_property
@@ -98,7 +100,7 @@ class RunConfig(Section):
             self.methods_used[scorer].of_judge(algorithm) if scorer else algorithm.of_reward_model()
         )
 
-    def learner(self, role: Role) -> LearnerSection:
+    def learner(self, role: Role) -> PlacedLearnerSection:
         """Return the section of a trained model's learner."""
         plain = self.trainer.reward if role in self.models.judging else self.trainer.policy
         return (self.trainer.__pydantic_extra__ or {}).get(role, plain)

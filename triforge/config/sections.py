@@ -62,7 +62,10 @@ class RunSection(Section):
     eval_greedy: bool = True
     """Evaluate greedily as well as sampled."""
     keep_checkpoints: Positive = 3
-    """Weight versions kept a model."""
+    """Weight versions kept a model, and that of the best evaluation; also checkpoints, with their versions."""
+    checkpoint_every: Positive = 1
+    """Steps from one checkpoint of a learner's optimiser to the next. Above 1 it is written while the next step is played, and the
+    rows of the steps since are kept: a learner that restarts trains on them again, from the last checkpoint."""
     colocate: bool = False
     """One card for engines and learners: each has its memory in turn, while the others keep theirs in the machine's. Synchronous runs alone."""
     step_deadline_s: Seconds = 1800.0
@@ -298,6 +301,31 @@ class ReportSection(Section):
     """`offline` writes files for `wandb sync` to `runs/<id>` of the artifact store."""
     rollouts: Annotated[int, _TRACKED] = Field(8, ge=0, le=100)
     """How many rollouts of each step go there, as a table or as texts."""
+
+
+EngineName = Literal["local", "sglang", "vllm"]
+
+
+class MachineSection(Section):
+    """The machine of `triforge train` and `triforge up`, read at their start alone; `triforge plan` shows what goes where."""
+
+    engine: Literal["auto", EngineName] = "auto"
+    """What serves the models: `auto` is SGLang where `gpus` is above 0, else the local engine."""
+    gpus: str = Field("", pattern=r"^(\d{1,3}(x\d{1,4}GB)?)?$")
+    """Cards that engines and learners divide: a number, as `8`; `0` is none; `8x80GB` is a plan of another machine. Empty takes all that
+    `nvidia-smi` lists; with the local engine it leaves them to each process."""
+
+    @property
+    def serving(self) -> EngineName:
+        """The engine that serves the models."""
+        if self.engine != "auto":
+            return self.engine
+        return "sglang" if int(self.gpus.partition("x")[0] or 0) else "local"
+
+    @property
+    def divides(self) -> bool:
+        """Whether each engine and learner gets cards of its own, or none."""
+        return self.gpus != "" or self.serving != "local"
 
 
 class AlgorithmSection(Section):

@@ -94,7 +94,7 @@ class Settings(Section):
     """Dashboard."""
     engines: str = "http://127.0.0.1:9001"
     """Comma-separated engines of a policy service: `http://host:port`, or `dns+http://name:port` for an engine at each resolved
-    address."""
+    address; with `vllm+` before it, engines that are vLLM."""
     policy_engines: str = ""
     """Engines for `triforge up`, written like `TRIFORGE_ENGINES`; empty starts a local one."""
     reward_engines: str = ""
@@ -102,11 +102,14 @@ class Settings(Section):
     rewriter_engines: str = ""
     """Likewise for the role rewriter."""
     policy_engine_port: Port = 9001
-    """Port of the local engine that `triforge up` starts for the role policy."""
+    """Port of the first engine that `triforge up` starts for the role policy; further ones have those after it."""
     reward_engine_port: Port = 9011
     """Likewise for the role reward."""
     rewriter_engine_port: Port = 9021
     """Likewise for the role rewriter."""
+    engine_python: str = ""
+    """Interpreter that has the SGLang or vLLM that `triforge up` starts (`machine.engine`); empty: that of `.venv-sglang` or
+    `.venv-vllm` in the checkout."""
     engine_in_flight: Positive = 512
     """Most samples in flight at one engine; further ones wait."""
     max_waiting: Positive = 4096

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from triforge.algorithms.jobs import JOBS
 from triforge.algorithms.registry import Only
 from triforge.algorithms.schedules import Schedule
-from triforge.config.base import Conflicts, Positive, Role, Section
+from triforge.config.base import Cards, Conflicts, Positive, Role, Section
 from triforge.errors import ConfigError
 
 _ADAPTER = Only(lambda s: s.lora_rank > 0, "lora_rank above 0: no adapter is trained")
@@ -71,6 +71,8 @@ class LearnerSection(Section):
     """The adapter counts `lora_alpha / lora_rank` times."""
     lora_targets: Annotated[tuple[str, ...], _ADAPTER] = ()
     """Layers that get an adapter, by name (`q_proj`); none is all linear layers of the blocks."""
+    ranks: int = Field(0, ge=0, le=64)
+    """Processes that `triforge train` and `triforge up` start for the learner; 0 is one a card."""
 
     @model_validator(mode="after")
     def _whole_models_are_rounded(self) -> LearnerSection:
@@ -91,7 +93,16 @@ class LearnerSection(Section):
         return self
 
 
-class FurtherLearnerSection(LearnerSection):
+class PlacedLearnerSection(LearnerSection):
+    """The learner of a model, and where it runs."""
+
+    gpus: Cards = ()
+    """Numbers of its cards, one a rank; none leaves them to the plan (`triforge plan`)."""
+    ranks: int = Field(0, ge=0)
+    """Processes that train together; 0 leaves it to the plan, which takes one without a card."""
+
+
+class FurtherLearnerSection(PlacedLearnerSection):
     """The learner of a further model: the fields of `[trainer.policy]`, and what the model is trained for."""
 
     job: Annotated[str, AfterValidator(_job_of_player)] = ""
@@ -118,8 +129,8 @@ class TrainerSection(Section):
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, FurtherLearnerSection]
-    policy: LearnerSection = LearnerSection()
-    reward: LearnerSection = LearnerSection()
+    policy: PlacedLearnerSection = PlacedLearnerSection()
+    reward: PlacedLearnerSection = PlacedLearnerSection()
     critic: CriticSection = CriticSection()
 
     def job(self, role: Role) -> str:

@@ -62,7 +62,8 @@ def _start(
         return Finding("start", "bad", error.detail, mend), True
     names = [spec.name for spec in layout.specs]
     text = f"would start {', '.join(names)}; their ports are free"
-    return Finding("start", "ok", text), any(name.startswith("engine-") for name in names)
+    local = config.machine.serving == "local"
+    return Finding("start", "ok", text), local and any(name.startswith("engine-") for name in names)
 
 
 def _folders(settings: Settings, state: Path, *, starts: bool) -> list[Path]:

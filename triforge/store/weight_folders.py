@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,22 +136,28 @@ def versions(parent: Path) -> list[int]:
     return sorted({version for version, _ in _numbered(parent)})
 
 
-def find_version(parent: Path, version: int, digest: str) -> Path | None:
-    """Return the folder of a version whose manifest has this digest."""
-    for number, path in _numbered(parent):
+def checkpoint_of(weights: Path, checkpoints: Path) -> Path | None:
+    """Return the checkpoint of a version: the one that its manifest names, or that names it."""
+    manifest = load_manifest(weights)
+    for number, path in _numbered(checkpoints):
         with contextlib.suppress(WeightsError):
-            if number == version and load_manifest(path).digest == digest:
-                return path
+            if number == weights_number(weights):
+                found = load_manifest(path)
+                if (
+                    manifest.about.get("checkpoint") == found.digest
+                    or found.about.get("weights") == manifest.digest
+                ):
+                    return path
     return None
 
 
-def prune(parent: Path, *, newest: int, keep: int, pinned: int | None = None) -> None:
-    """Delete all but the `keep` newest versions up to `newest`, and the one that is `pinned`.
+def prune(parent: Path, *, newest: int, keep: int, pinned: Collection[int] = ()) -> None:
+    """Delete all but the `keep` newest versions up to `newest`, and those that are `pinned`.
 
     At least two remain: the newest one may not be committed yet, and the one before it may still serve.
     """
     held = [v for v in versions(parent) if v <= newest]
-    forget(parent, *(v for v in held[: -max(2, keep)] if v != pinned))
+    forget(parent, *(v for v in held[: -max(2, keep)] if v not in pinned))
     for path in parent.glob(f"{_UNUSABLE}*"):
         match = _VERSION.fullmatch(path.name.removeprefix(_UNUSABLE))
         if match and int(match[1]) < min(held[-max(2, keep) :], default=0):

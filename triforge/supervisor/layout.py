@@ -8,7 +8,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -21,6 +21,8 @@ from triforge.config.base import NOWHERE, by_name
 from triforge.config.models import ModelSection
 from triforge.config.settings import reachable
 from triforge.errors import ConfigError
+from triforge.supervisor.engines import engine_spec, interpreter
+from triforge.supervisor.placement import Placement, Seat, cards_of, place
 from triforge.supervisor.ports import Ports
 from triforge.supervisor.process import ProcessSpec
 from triforge.types import Role
@@ -50,10 +52,11 @@ _SERVICES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """All processes in the order in which they are started, and the settings that they share."""
+    """All processes in the order in which they are started, the settings that they share, and the cards of each."""
 
     settings: Settings
     specs: tuple[ProcessSpec, ...]
+    placement: Placement = field(default_factory=Placement)
 
 
 def plan_layout(
@@ -101,17 +104,28 @@ def plan_layout(
         ports.claim(_port(settings.model_url(role)), f"TRIFORGE_MODELS for {role}")
     env = settings.environment() | PROCESS
     roles: tuple[Role, ...] = ("policy", "reward", "rewriter", *further)
+    roles = tuple(r for r in roles if settings.has(f"{r}_model") and _has_model(r, config))
+    owners = [
+        r for r in roles if not (getattr(config.models, r).engines_of or settings.engines_of(r))
+    ]
+    for role in roles:
+        _demand_folder(role, config)
+    placement = place(config, owners)
+    begun = list(placement.engines)  # the order counts where engines share a card
     engines: dict[str, str] = {}
     # models that own engines come before those that share them
-    for role in sorted(roles, key=lambda r: bool(getattr(config.models, r).engines_of)):
-        if settings.has(f"{role}_model"):
-            specs += _model_processes(role, config, settings, env, ports, engines)
-    services = _with_metrics(_services(config, settings, env, unused), settings.metrics_port, ports)
-    return Layout(settings=settings, specs=(*specs, *services))
+    for role in sorted(roles, key=lambda r: (r not in begun, r in begun and begun.index(r))):
+        specs += _model_processes(role, config, settings, env, ports, engines, placement)
+    services = _services(config, settings, env, unused, placement)
+    services = _with_metrics(services, settings.metrics_port, ports)
+    return Layout(settings=settings, specs=(*specs, *services), placement=placement)
 
 
-def demand_startable(settings: Settings) -> None:
-    """Raise ConfigError for what would stop a start on this machine whatever its document says; `plan_layout` sees the rest."""
+def demand_startable(settings: Settings, config: RunConfig) -> None:
+    """Raise ConfigError for what would stop a start on this machine before its models are there; `plan_layout` sees the rest."""
+    if config.machine.serving != "local":
+        interpreter(config.machine.serving, settings)
+    cards_of(config.machine)
     if settings.service_secret.get_secret_value() or not settings.keyed:  # else the start makes one
         require_safe(settings)
     if "redis_url" not in settings.model_fields_set:
@@ -156,7 +170,9 @@ def _server_binary() -> str:
 
 def _broker(port: int, folder: Path) -> ProcessSpec:
     command = tuple(server_command(port, folder))
-    return ProcessSpec(name="valkey", command=command, env={}, tcp_port=port, folder=folder)
+    return ProcessSpec(
+        name="valkey", command=command, env={}, tcp_port=port, folder=folder, first=True
+    )
 
 
 def _unused(config: RunConfig, environ: Mapping[str, str]) -> set[str]:
@@ -210,35 +226,44 @@ def _python(module: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", module, *arguments)
 
 
+def _has_model(role: Role, config: RunConfig) -> bool:
+    return role != "rewriter" or bool(config.models.rewriter.path)
+
+
 def _model_processes(
-    role: Role, config: RunConfig, settings: Settings, env: Mapping[str, str], ports: Ports, engines: dict[str, str]
+    role: Role, config: RunConfig, settings: Settings, env: Mapping[str, str], ports: Ports, engines: dict[str, str],
+    placement: Placement,
 ) -> list[ProcessSpec]:  # fmt: skip
-    """Return the policy service of a role and its engine, unless one runs already; add the engine's address to `engines`."""
+    """Return the policy service of a role and its engines, unless some run already; add the addresses to `engines`."""
     model: ModelSection = getattr(config.models, role)
     path, owner = model.path, model.engines_of
-    if not path and role == "rewriter":
-        return []
-    _demand_folder(role, path, config)
     specs, url = [], settings.model_url(role)
     address = engines.get(owner) or settings.engines_of(role)
     if not address:
-        field = f"{role}_engine_port"
-        wanted = getattr(settings, field, _port(url) + _ENGINE_ABOVE)
-        option = f"TRIFORGE_{field.upper()}" if hasattr(settings, field) else "TRIFORGE_MODELS"
-        port = ports.take(wanted, option, fixed=field in settings.model_fields_set)
-        address = f"http://127.0.0.1:{port}"
-        specs.append(_local_engine(role, path, port, env))
+        name = f"{role}_engine_port"
+        first = getattr(settings, name, _port(url) + _ENGINE_ABOVE)
+        option = f"TRIFORGE_{name.upper()}" if hasattr(settings, name) else "TRIFORGE_MODELS"
+        addresses = []
+        for number, seat in enumerate(placement.engines[role]):
+            fixed = name in settings.model_fields_set
+            port = ports.take(first + number, option, fixed=fixed)
+            own_name = f"engine-{role}{f'-{number + 1}' * (number > 0)}"
+            spec, served = engine_spec(own_name, role, port, seat, config, settings, env)
+            specs.append(spec)
+            addresses.append(served)
+        address = ",".join(addresses)
     engines[role] = address
     own = {**env, "TRIFORGE_ROLE": role, "TRIFORGE_ENGINES": address, "TRIFORGE_MODEL": path}
-    served = (config.models.players | config.models.judging).values()
-    if owner or role in {model.engines_of for model in served}:
+    served_by_others = (config.models.players | config.models.judging).values()
+    if owner or role in {model.engines_of for model in served_by_others}:
         own["TRIFORGE_SHARED_ENGINES"] = "true"
     command = _python("services.policy")
     service = ProcessSpec(name=f"{role}-model", command=command, env=own, ready_url=f"{url}/readyz")
     return [*specs, service]
 
 
-def _demand_folder(role: Role, path: str, config: RunConfig) -> None:
+def _demand_folder(role: Role, config: RunConfig) -> None:
+    path = getattr(config.models, role).path
     if not path:
         instead = f"; preset {config.algorithm.preset!r} asks for votes, others such as 'grpo' do without (algorithm.preset)"
         raise ConfigError(
@@ -250,34 +275,31 @@ def _demand_folder(role: Role, path: str, config: RunConfig) -> None:
         )
 
 
-def _local_engine(role: Role, path: str, port: int, env: Mapping[str, str]) -> ProcessSpec:
-    known = (
-        "API_KEY",
-        "ADMIN_API_KEY",
-    )  # the policy service sends them, so the engine asks for them
-    keys = {f"LOCAL_ENGINE_{k}": env[f"TRIFORGE_{k}"] for k in known if f"TRIFORGE_{k}" in env}
-    return ProcessSpec(
-        name=f"engine-{role}",
-        command=_python(
-            "services.local_engine", "--model-path", path, "--port", str(port), "--served-model-name", role,
-            "--weight-version", "0", "--log-level", "warning",
-        ),
-        env={**env, **keys},
-        ready_url=f"http://127.0.0.1:{port}/ready",
-    )  # fmt: skip
-
-
 def _services(
-    config: RunConfig, settings: Settings, env: Mapping[str, str], unused: set[str]
+    config: RunConfig,
+    settings: Settings,
+    env: Mapping[str, str],
+    unused: set[str],
+    placement: Placement,
 ) -> list[ProcessSpec]:
-    learner = ("services.trainer", "learner", "--role")
     commands = {name: command for name, command in _SERVICES.items() if name not in unused}
-    commands |= {f"learner-{role}": (*learner, role) for role in config.trained}
     urls = {name: getattr(settings, f"{name}_url", "") for name in commands}
-    return [
+    services = [
         ProcessSpec(name=name, command=_python(*command), env=env, ready_url=urls[name] and f"{urls[name]}/readyz")
         for name, command in commands.items()
     ]  # fmt: skip
+    return services + [_learner(role, placement.learners[role], env) for role in config.trained]
+
+
+def _learner(role: Role, seat: Seat, env: Mapping[str, str]) -> ProcessSpec:
+    """Return the process of a learner; several ranks are those of a torchrun, which starts all again when one ends."""
+    command, own = ["services.trainer", "learner", "--role", role], {**env, **seat.env}
+    if seat.ranks > 1:
+        ranks = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={seat.ranks}"]
+        command = ["torch.distributed.run", *ranks, "--max-restarts=1000000", "-m", *command]
+        # Ranks meet anew after each restart. In torchrun's shared store they would find the addresses of those before them.
+        own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    return ProcessSpec(name=f"learner-{role}", command=_python(*command), env=own)
 
 
 def _with_metrics(specs: list[ProcessSpec], first: int, ports: Ports) -> list[ProcessSpec]:

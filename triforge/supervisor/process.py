@@ -35,6 +35,8 @@ class ProcessSpec:
         ready_url: answers 200 when the process can serve; empty if it has no API.
         tcp_port: open when a process without HTTP can serve; 0 if none.
         folder: made before it starts.
+        first: it serves before the next one is started.
+        start_s: within this time it has to serve, after what comes before it.
     """
 
     name: str
@@ -43,6 +45,8 @@ class ProcessSpec:
     ready_url: str = ""
     tcp_port: int = 0
     folder: Path | None = None
+    first: bool = False
+    start_s: float = 180.0
 
 
 class Process:
@@ -99,6 +103,7 @@ class Process:
             return False
         self._not_before = 0.0
         self.restarts += 1
+        self._signal(signal.SIGKILL)  # children that outlive it hold its port, or memory of a card
         self.start()
         return True
 

@@ -53,7 +53,7 @@ class Supervisor:
         self._report = report
         self._lock: IO[str] | None = None
 
-    async def start(self, *, deadline_s: float = 180.0) -> None:
+    async def start(self) -> None:
         """Start all processes and wait until each serves.
 
         Raises:
@@ -65,10 +65,10 @@ class Supervisor:
         started = time.monotonic()
         for process in self.processes:
             process.start()
-            if process.spec.tcp_port:  # the broker, which all others need at once
-                await self._until_ready(process, started + deadline_s)
+            if process.spec.first:
+                await self._until_ready(process)
         for process in self.processes:
-            await self._until_ready(process, started + deadline_s)
+            await self._until_ready(process)
         self._write_processes()
         addresses = {
             name: value
@@ -87,7 +87,12 @@ class Supervisor:
         aside.write_text(json.dumps(document, indent=1))
         aside.replace(self._state / name)
 
-    async def _until_ready(self, process: Process, deadline: float) -> None:
+    async def _until_ready(self, process: Process) -> None:
+        deadline = time.monotonic() + process.spec.start_s
+        if process.spec.start_s > ProcessSpec.start_s:
+            self._report(
+                f"waiting for {process.spec.name}, which takes minutes (log: {process.log})"
+            )
         async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
             while not await _serves(process.spec, client):
                 code, name = process.exit_code(), process.spec.name

@@ -58,7 +58,8 @@ class TrainBatch(Message):
 
     Produced by: orchestrator (stream `batches`). Consumed by: learner.
     Training starts from the version `start` and publishes the number after it; `initial` is the version that the run began with.
-    `extra` has the fields of methods. `keep` weight versions stay on the disk, and the folder of the number `pinned`.
+    `extra` has the fields of methods. `keep` weight versions stay on the disk, and the folders of the numbers `pinned`.
+    `checkpoint` says whether the optimiser's state is written before the version, after it, or not at all.
     With `colocate` the learner gives its device's memory back after the step.
     `temperature` is that of the rows' sampling, `seed` of their order.
     """
@@ -79,7 +80,8 @@ class TrainBatch(Message):
     temperature: Annotated[float, Field(gt=0)] = 1.0
     seed: int = 1
     keep: Annotated[int, Field(ge=1)] = 3
-    pinned: int | None = None
+    pinned: tuple[int, ...] = ()
+    checkpoint: Literal["before", "after", "none"] = "before"
     colocate: bool = False
     extra: Extra = Field(default_factory=dict)
 

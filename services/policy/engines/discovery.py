@@ -2,6 +2,7 @@
 
 http://host:port        one engine
 dns+http://name:port    one engine for every address of the name, as of a headless Kubernetes service
+vllm+http://..., vllm+dns+http://...    likewise engines that are vLLM; the others speak SGLang's API
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ RESOLVE_S = 5.0  # seconds between two look-ups of a name
 _ANSWER_S = 5.0  # a name server that takes longer has not answered
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 _SCHEMES = {"http": "http", "https": "https", "dns": "http", "dns+http": "http"}
+VLLM = "vllm+"  # before the address of an engine that is vLLM
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,14 @@ def parse_sources(text: str) -> list[Source]:
 
 
 def _source(entry: str) -> Source:
-    scheme, separator, rest = entry.partition("://")
+    whole, separator, rest = entry.partition("://")
+    scheme = whole.removeprefix(VLLM)
     if scheme == "dns+https":
         raise ConfigError(
             f"TRIFORGE_ENGINES: {entry}: the addresses of a name do not match its certificate; use dns+http or name each engine"
         )
-    source = Source(f"{_SCHEMES.get(scheme)}://{rest}".rstrip("/"), scheme.startswith("dns"))
+    kind = VLLM if scheme != whole else ""
+    source = Source(f"{kind}{_SCHEMES.get(scheme)}://{rest}".rstrip("/"), scheme.startswith("dns"))
     try:
         parts = urlsplit(source.url)
         port = parts.port  # raises ValueError for a port that is no number
@@ -107,7 +111,9 @@ class Directory:
             known = self._last.get(url, [])
             _log.warning("%s: %r; keeping the %d engines known before", url, error, len(known))
             return known
-        self._last[url] = sorted({f"http://{_bracketed(address)}:{port}" for address in hosts})
+        self._last[url] = sorted(
+            {f"{parts.scheme}://{_bracketed(address)}:{port}" for address in hosts}
+        )
         return self._last[url]
 
 

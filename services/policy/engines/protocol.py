@@ -1,6 +1,6 @@
 """The interface of an inference engine.
 
-`services.policy.engines.sglang` is one implementation; a new engine is one more file with a class like this, which `build_pool` in
+`sglang.py` and `vllm.py` are the implementations; a new engine is one more file with a class like this, which `build_pool` in
 `__main__` makes. Nothing outside of an implementation has routes, field names or formats of an engine.
 """
 
@@ -94,7 +94,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """The weights that an engine reports."""
+    """The weights that an engine reports; version -1 while they are not whole."""
 
     version: int
     model_path: str

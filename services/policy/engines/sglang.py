@@ -5,82 +5,47 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
 from itertools import zip_longest
 from typing import Any
 
-import httpx
 from pydantic_core import to_json
 
 from services.policy.engines import sglang_parsing as parsing
+from services.policy.engines.answers import NEVER_UPDATED, check_image_tokens, version_of
+from services.policy.engines.http import PAUSE_TIMEOUT_S, PROBE_TIMEOUT_S, HttpEngine
 from services.policy.engines.protocol import EngineInfo, Partial, PauseMode, Prompt, Sample
 from triforge.clients.transport import (
-    UnreachableError,
-    get_json,
-    http_client,
     post_json,
     request,
     streamed,
 )
 from triforge.errors import (
-    ConfigError,
-    ContextFullError,
     InputError,
-    NotFoundError,
     PolicyError,
     TriforgeError,
-    UnavailableError,
     WeightsError,
 )
 from triforge.telemetry import tracing
 from triforge.types import BroadcastOffer
 
-TIMEOUT_S = 600.0  # a long answer on a busy CPU engine, or reading a large weight folder
-PAUSE_TIMEOUT_S = 60.0  # the end of a decoding step; an engine that takes longer hangs
-PROBE_TIMEOUT_S = 10.0
 _CONNECT_S = 5.0
 
 
-class SGLangEngine:
-    """Client of one engine; an `Engine`.
+class SGLangEngine(HttpEngine):
+    """Client of one SGLang server; an `Engine`."""
 
-    `admin_api_key` (or, if empty, `api_key`) is that of the weight and pause routes. `timeout_s` is the longest silence
-    while an answer is awaited, and `load_s`, if that is longer, while weights are read.
-    """
+    speaks = "SGLang's API"
+    keys = "TRIFORGE_API_KEY and TRIFORGE_ADMIN_API_KEY must be the engine's --api-key and --admin-api-key"
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        api_key: str = "",
-        admin_api_key: str = "",
-        transport: httpx.AsyncBaseTransport | None = None,
-        max_connections: int = 512,
-        timeout_s: float = TIMEOUT_S,
-        load_s: float = TIMEOUT_S,
-    ) -> None:
-        self.url = url.rstrip("/")
-
-        def client(timeout_s: float, connections: int, key: str) -> httpx.AsyncClient:
-            return http_client(
-                self.url, timeout_s=timeout_s, transport=transport, max_connections=connections, api_key=key
-            )  # fmt: skip
-
-        self._data = client(timeout_s, max_connections, api_key)
-        # Apart from the data connections, so that a pause is never queued behind the requests it should hold.
-        self._control = client(max(timeout_s, load_s), 8, admin_api_key or api_key)
-        # SGLang describes itself to the key of the generate routes only.
-        self._inform = client(PROBE_TIMEOUT_S, 4, api_key)
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
         self._aborting: set[asyncio.Task[None]] = set()
-        # Requests find only what was cached for the same key. It changes with weights that leave the cache as it was: a
-        # number of the version would not do, as one that failed may come again.
-        self._cache_key = uuid.uuid4().hex
 
     async def close(self) -> None:
         """Close all connections."""
         await asyncio.gather(*self._aborting, return_exceptions=True)
-        for client in (self._data, self._control, self._inform):
-            await client.aclose()
+        await super().close()
 
     # ---- requests ----
 
@@ -124,7 +89,7 @@ class SGLangEngine:
                     async for line in response.aiter_lines():
                         if line.startswith("data: {"):
                             piece = parsing.partial_of(line[6:], prompt, self.url)
-                            parsing.check_image_tokens(prompt, piece.prompt_tokens, self.url)
+                            check_image_tokens(prompt, piece.prompt_tokens, self.url)
                             if not piece.text.startswith(shown):
                                 raise PolicyError(
                                     f"engine {self.url}: changed text that it had streamed; ask again without stream"
@@ -169,7 +134,7 @@ class SGLangEngine:
 
     async def info(self) -> EngineInfo:
         info = await self._get("/model_info")
-        version = parsing.version_of(info.get("weight_version", parsing.NEVER_UPDATED), self.url)
+        version = version_of(info.get("weight_version", NEVER_UPDATED), self.url)
         return EngineInfo(version=version, model_path=str(info.get("model_path", "")))
 
     async def pause(self, mode: PauseMode) -> None:
@@ -260,11 +225,6 @@ class SGLangEngine:
                     body = {"group_name": offer.group}
                     await self._post("/destroy_weights_update_group", body, PAUSE_TIMEOUT_S)
 
-    def _leave_cache(self, flush: bool) -> None:
-        """Give later requests another cache key, before weights are loaded that do not flush the cache."""
-        if not flush:
-            self._cache_key = uuid.uuid4().hex
-
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncIterator[None]:
         """Open SGLang's session around an update by parts; close one that was left open first."""
@@ -280,14 +240,6 @@ class SGLangEngine:
                 await self._post("/end_weight_update", {}, PAUSE_TIMEOUT_S)
             raise
         await self._command("/end_weight_update", {}, "the end of the update")
-
-    async def adapters(self) -> dict[str, str]:
-        cards = (await self._get("/v1/models")).get("data")
-        return {
-            str(card.get("id")): str(card.get("root"))
-            for card in cards or ()
-            if isinstance(card, dict) and card.get("parent")
-        }
 
     async def load_adapter(self, name: str, folder: str) -> None:
         body, what = {"lora_name": name, "lora_path": folder}, f"adapter {name}"
@@ -305,18 +257,6 @@ class SGLangEngine:
 
     # ---- HTTP ----
 
-    async def _get(self, path: str, timeout_s: float | None = None) -> dict[str, Any]:
-        with self._named():
-            answer = await get_json(self._inform, path, timeout_s=timeout_s)
-            if not isinstance(answer, dict):
-                raise PolicyError(f"engine {self.url}: {path} answered {answer!r:.120}")
-            return answer
-
-    async def _post(self, path: str, body: dict[str, Any], timeout_s: float | None = None) -> Any:
-        """Call one of the routes that pause, load and inform. Raises InputError if the engine refuses."""
-        with self._named():
-            return await post_json(self._control, path, body, timeout_s=timeout_s)
-
     async def _command(self, path: str, body: dict[str, Any], what: str) -> None:
         """Call a route that answers whether it has succeeded; `what` the engine was asked to take."""
         try:
@@ -328,27 +268,6 @@ class SGLangEngine:
             if isinstance(answer, dict):
                 reason = answer.get("message") or answer.get("error_message")
             raise WeightsError(f"engine {self.url} refuses {what}: {reason}")
-
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        """Name the engine in every failure; one that is no refusal and no absence is the engine's fault."""
-        where = f"engine {self.url}"
-        try:
-            yield
-        except (UnreachableError, WeightsError, PolicyError):
-            raise
-        except (InputError, UnavailableError) as error:
-            kind = ContextFullError if parsing.is_too_long(error.detail) else type(error)
-            raise kind(f"{where}: {error.detail}", retry_after_s=error.retry_after_s) from error
-        except NotFoundError as error:
-            raise PolicyError(f"{where}: {error.detail}; does it speak SGLang's API?") from error
-        except ConfigError as error:
-            raise PolicyError(
-                f"{where} refuses the key ({error.detail}): TRIFORGE_API_KEY and TRIFORGE_ADMIN_API_KEY must be the "
-                "engine's --api-key and --admin-api-key"
-            ) from error
-        except TriforgeError as error:
-            raise PolicyError(f"{where}: {error.detail}") from error
 
 
 async def _check_listener(offer: BroadcastOffer) -> None:

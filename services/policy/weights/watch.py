@@ -200,7 +200,8 @@ class Watch:
         """Make the newest version active that an engine holds, with the folder whose values the engine shows."""
         members = list(self._pool.members)
         reported = await asyncio.gather(*(self._probe(member) for member in members))
-        holds = [(m, held) for m, held in zip(members, reported, strict=True) if held is not None]
+        pairs = zip(members, reported, strict=True)
+        holds = [(m, held) for m, held in pairs if held is not None and held.number >= 0]
         for member, held in sorted(holds, key=lambda pair: -pair[1].number):
             with contextlib.suppress(UnavailableError):  # the engine has gone meanwhile
                 await self._adopt(member, held)

@@ -18,6 +18,8 @@ def batch_of(
     **more: Any,
 ) -> TrainBatch:
     """Return the batch of a model's rows in a step of a run; `more` are its versions and further fields."""
+    every = config.run.checkpoint_every
+    due = step % every == 0 or step == config.run.steps
     return TrainBatch(
         batch_id=f"{run_id}-{step:05d}-{role}",
         run_id=run_id,
@@ -32,6 +34,7 @@ def batch_of(
         temperature=getattr(config.models, role).temperature,
         seed=config.run.seed,
         keep=config.run.keep_checkpoints,
+        checkpoint="before" if every == 1 else "after" if due else "none",
         colocate=config.run.colocate,
         **more,
     )

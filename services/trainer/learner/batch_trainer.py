@@ -15,6 +15,7 @@ import json
 import logging
 import signal
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -50,6 +51,8 @@ class BatchTrainer:
         self._store = store
         # The learner in memory, and the run, role and version whose state it holds.
         self._held: tuple[tuple[str, str, int], Learner] | None = None
+        self._writer, self._written = ThreadPoolExecutor(1), Future[None]()
+        self._written.set_result(None)
 
     # ---- rank 0 ----
 
@@ -94,6 +97,8 @@ class BatchTrainer:
         with tracing.span("publish"):
             ready, mine = versions.publish(learner, batch, report, keep=batch.keep)
         if mine:
+            if batch.checkpoint == "after":
+                self._written = self._writer.submit(self._write, versions, learner, batch, ready)
             self.keep(batch, learner)
         shown = [n for n in ("loss", "grad_norm", "tokens_per_s", "seconds") if n in report.metrics]
         figures = ", ".join(f"{name} {report.metrics[name]:.4g}" for name in shown)
@@ -109,6 +114,7 @@ class BatchTrainer:
             TrainerError: as `Learner.train`, or another rank could not begin.
             Interrupted: it is to stop; nothing of the step is kept.
         """
+        self._written.result()  # the other ranks take part in it
         held = self._held is not None and self._held[0] == _place(batch, batch.version)
         held = held and not batch.restarts
         if self.ranks.world > 1:
@@ -118,6 +124,7 @@ class BatchTrainer:
     def keep(self, batch: TrainBatch, learner: Learner) -> None:
         """Keep the learner in memory: it holds the state that was published after a batch."""
         if batch.colocate:
+            self._written.result()
             learner.release_memory()
         self._held = (_place(batch, batch.version + 1), learner)
 
@@ -126,8 +133,22 @@ class BatchTrainer:
         self._held = None
 
     def close(self) -> None:
-        """Let the other ranks go; nothing is trained afterwards."""
+        """Let the other ranks go when the last checkpoint is written; nothing is trained afterwards."""
+        self._written.result()
         self.ranks.broadcast("")
+
+    def _write(
+        self, versions: CheckpointStore, learner: Learner, batch: TrainBatch, ready: WeightsReady
+    ) -> None:
+        """Write a checkpoint while the next step is played; one that fails is missed by a restart alone."""
+        if self.ranks.device.type == "cuda":
+            torch.cuda.set_device(self.ranks.device)  # of this thread
+        try:
+            versions.write_later(learner, batch, ready)
+        except Exception:
+            log.exception(
+                "version %d has no checkpoint; a restart begins with an older one", ready.version
+            )
 
     # ---- the other ranks ----
 

@@ -5,9 +5,13 @@
                                                              objectives keep (critic.safetensors), and weights.safetensors
                                                              where the version has them in bfloat16
 
+    <artifacts>/checkpoints/<run>/<role>/since/000013.json, .parquet     a batch since the last checkpoint, and its rows
+
 Instead of a file there may be several, optimizer-00001-of-00008.safetensors and so on, each written by one rank.
 
-The checkpoint is written first, under the digest of its content; the weights' manifest names that digest. A version is
+The checkpoint is written first, under the digest of its content; the weights' manifest names that digest. With
+`run.checkpoint_every` above 1 it is written after the weights, and names theirs; versions between two have none: a learner that
+has lost its memory trains the kept batches since the last checkpoint again, and comes to the same weights. A version is
 published when its weight folder has its name, which is given once. So a learner that is killed before that takes the step
 again and comes to the same weights, and of two learners that took one step, the second finds the version published and
 announces that.
@@ -38,9 +42,10 @@ from triforge.errors import StorageError, WeightsError
 from triforge.store.artifacts import ArtifactStore, storage_error
 from triforge.store.images import ImageStore
 from triforge.store.manifests import load_manifest, read_manifest, verify_manifest, write_manifest
+from triforge.store.rows import read_rows
 from triforge.store.weight_folders import (
     aside,
-    find_version,
+    checkpoint_of,
     place,
     prune,
     set_aside,
@@ -69,6 +74,7 @@ class CheckpointStore:
         self.passed_over: list[str] = []
         self.replaced: list[str] = []
         self.parent = ""
+        self._store, self._since = store, ArtifactStore(str(self.checkpoints / "since"))
         self._images = ImageStore(store)
 
     def newest(self) -> int:
@@ -152,19 +158,16 @@ class CheckpointStore:
             WeightsError: the version is published already, and damaged.
         """
         version = batch.version + 1
-        about = {
-            "run_id": self.run_id,
-            "role": self.role,
-            "version": version,
-            "step": batch.step,
-            "batch_id": batch.batch_id,
-        }
+        about = self._naming(batch)
         manifest: dict[str, Any] = {**about, "metrics": dict(report.metrics)}
         if batch.restarts:
             manifest |= {"origin": batch.start.parent, "parent": self.parent}
         checkpoint, digest = "", ""
         try:
-            checkpoint = manifest["checkpoint"] = self._write_checkpoint(learner, about)
+            if batch.checkpoint == "before":
+                checkpoint = manifest["checkpoint"] = self._write_checkpoint(learner, about)
+            else:
+                self._keep_rows(batch)
             for name in ("passed_over", "replaced"):
                 if reasons := getattr(self, name):
                     manifest[name], manifest["metrics"][name] = reasons, float(len(reasons))
@@ -180,9 +183,36 @@ class CheckpointStore:
             if read_manifest(Path(ready.uri)).get("checkpoint") != checkpoint:
                 unused = self.checkpoints / version_name(version, checkpoint)
                 shutil.rmtree(unused, ignore_errors=True)
-        for parent in (self.checkpoints, self.weights):
-            prune(parent, newest=version, keep=keep, pinned=batch.pinned)
+        self._prune(batch, keep)
         return ready, mine
+
+    def write_later(self, learner: Learner, batch: TrainBatch, ready: WeightsReady) -> None:
+        """Write the checkpoint of a version that is published. Raises StorageError: disk full or no permission."""
+        self._write_checkpoint(learner, self._naming(batch) | {"weights": ready.digest})
+        self._prune(batch, batch.keep)
+
+    def _naming(self, batch: TrainBatch) -> dict[str, Any]:
+        return {
+            "run_id": self.run_id,
+            "role": self.role,
+            "version": batch.version + 1,
+            "step": batch.step,
+            "batch_id": batch.batch_id,
+        }
+
+    def _prune(self, batch: TrainBatch, keep: int) -> None:
+        newest = batch.version + 1
+        prune(self.checkpoints, newest=newest, keep=keep, pinned=batch.pinned)
+        based = versions(self.checkpoints)  # training may go back to these
+        prune(self.weights, newest=newest, keep=keep, pinned=(*batch.pinned, *based))
+        for path in (self.checkpoints / "since").glob("*"):
+            if int(path.stem) <= min(based, default=0):
+                path.unlink(missing_ok=True)
+
+    def _keep_rows(self, batch: TrainBatch) -> None:
+        uri = self._since.write(f"{batch.version + 1:06d}.parquet", self._store.read(batch.uri))
+        text = batch.model_copy(update={"uri": uri}).model_dump_json()
+        self._since.write(f"{batch.version + 1:06d}.json", text.encode())
 
     def _write_checkpoint(self, learner: Learner, about: dict[str, Any]) -> str:
         """Write the checkpoint and return its digest; one that exists already is the same."""
@@ -222,12 +252,12 @@ class CheckpointStore:
         """
         folder = self.weights / version_name(version)
         verify_manifest(folder)
-        digest = str(self._about(folder, version).get("checkpoint"))
-        checkpoint = find_version(self.checkpoints, version, digest)
+        digest = str(self._about(folder, version).get("checkpoint", ""))
+        checkpoint = checkpoint_of(folder, self.checkpoints)
         if checkpoint is None:
             raise WeightsError(
-                f"{self.checkpoints / version_name(version, digest)}: not found (SHA-256 of its manifest {digest}); without "
-                f"it version {version} cannot be trained on"
+                f"{self.checkpoints / version_name(version, digest)}: not found (SHA-256 of its manifest {digest or 'unknown'}); "
+                f"without it version {version} cannot be trained on"
             )
         verify_manifest(checkpoint)
         state = _read_state(checkpoint / _STATE)
@@ -263,21 +293,26 @@ class CheckpointStore:
                 about = read_manifest(self.weights / version_name(version))
                 # One that people went back to: what lies between was given up.
                 newest = min(newest, int(about.get("origin", newest)))
-                if int(about.get("step", -1)) < batch.step:
-                    learner = self.load(version, initial, shape, ranks)
-                    learner.behind = max(0, (expected or version) - version)
-                    return learner
+                if int(about.get("step", -1)) >= batch.step:
+                    continue
+                folder = self.weights / version_name(version)
+                if self._has_rows(version) and checkpoint_of(folder, self.checkpoints) is None:
+                    continue
+                learner = self.load(version, initial, shape, ranks)
+                return self._trained_since(learner, version, newest, expected)
             except WeightsError as error:
                 self._pass_over(version, error.detail)
         # Version base + 1 is pruned before those after it: one that is lost or damaged alone has none but the initial folder
         # before it.
         first = base + 1 in held or expected == base + 1
-        if batch.version == base or (self.passed_over and first):
+        kept = all(
+            map(self._has_rows, range(base + 1, newest + 1))
+        )  # also if batch.version == base
+        if kept or (self.passed_over and first):
             learner = Learner.fresh(
                 initial, ranks, shape=shape, seed=batch.seed, images=self._images
             )
-            learner.behind = max(0, (expected or base) - base)
-            return learner
+            return self._trained_since(learner, base, newest, expected)
         reasons = "; ".join(self.passed_over[:3])
         raise WeightsError(
             f"{self.weights}: no whole version up to {batch.version} of run {self.run_id}, expected the one that the batch "
@@ -295,6 +330,24 @@ class CheckpointStore:
         learner = self.load(first, initial, shape, ranks)
         learner.forget_updates()
         self.parent = load_manifest(self.weights / version_name(first)).digest
+        return learner
+
+    def _has_rows(self, version: int) -> bool:
+        return self._since.exists(f"{version:06d}.json")
+
+    def _trained_since(
+        self, learner: Learner, version: int, newest: int, expected: int | None
+    ) -> Learner:
+        """Train a learner of `version` again on the batches that were kept since, if they lead to the newest one."""
+        since = range(version + 1, newest + 1)
+        if all(map(self._has_rows, since)):
+            texts = [self._since.read(f"{number:06d}.json") for number in since]
+            batches = list(map(TrainBatch.model_validate_json, texts))
+            for batch, rows in [(batch, read_rows(self._since, batch.uri)) for batch in batches]:
+                log.warning("step %d is trained again: version %d has no checkpoint", batch.step, batch.version + 1)  # fmt: skip
+                learner.train(batch, rows)
+            version = newest
+        learner.behind = max(0, (expected or version) - version)
         return learner
 
     def _pass_over(self, version: int, why: str) -> None:

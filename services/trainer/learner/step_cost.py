@@ -25,11 +25,8 @@ from torch import nn
 
 from services.trainer.learner.model.token_batches import TokenBatch
 from triforge.algorithms.dealing import Price
+from triforge.planning.cards import speed_of
 
-_PEAKS = {  # the first whose name is part of the device's
-    "B200": 2250e12, "H200": 989e12, "H100 NVL": 835e12, "H100 PCIe": 756e12, "H100": 989e12, "H800": 989e12,
-    "A100": 312e12, "L40S": 362e12, "L40": 181e12,
-}  # fmt: skip
 _SIZE, _TRIES = 768, 3
 
 
@@ -124,8 +121,8 @@ class StepCost:
 def peak_flops(device: torch.device, threads: int) -> float:  # noqa: ARG001 (part of the key)
     """Return a device's peak FLOPs a second; 0 for a GPU that is not in the table."""
     if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        return next((peak for part, peak in _PEAKS.items() if part in name), 0.0)
+        speed = speed_of(torch.cuda.get_device_name(device))
+        return speed.flops if speed else 0.0
     a, b = torch.ones(_SIZE, _SIZE), torch.ones(_SIZE, _SIZE)
     best = float("inf")
     for _ in range(_TRIES):

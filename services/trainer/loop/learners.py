@@ -41,7 +41,8 @@ class Trained:
 class Learners:
     """The learners of one run.
 
-    `notes` are the orchestrator's on the run: `paths`, the initial folders, and `base`, their versions. `check` is awaited
+    `notes` are the orchestrator's on the run: `paths`, the initial folders, and `base`, their versions, and `best`, those of the best
+    evaluation, which stay on the disk. `check` is awaited
     regularly and raises to abandon the wait (stop requested).
     """
 
@@ -136,9 +137,12 @@ class Learners:
         folders = Versions(self._parts.store, self._parts.artifacts, self._run_id, role)
         number = await asyncio.to_thread(folders.number_of, version)
         folder = path if number is None else str(folders.weights / version_name(number))
+        best = self._notes.get("best", {"versions": {}})["versions"].get(role)
+        kept = None if best is None else await asyncio.to_thread(folders.number_of, best)
         return batch_of(
             self._config, self._run_id, role, step, rows,
             initial=initial, start=WeightVersion(number=version, folder=folder), uri=uri,
+            pinned=() if kept is None else (kept,),
         )  # fmt: skip
 
 

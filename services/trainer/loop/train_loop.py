@@ -160,6 +160,9 @@ class TrainLoop:
         measures = await self._methods.after_step(step, measures)
         self._collector.advance(versions)
         notes, artifacts = self._engines.notes, artifacts | evaluation.artifacts
+        success = evaluation.measures.get("eval/sampled", -1.0)
+        if success >= max(0.0, notes.get("best", {}).get("success", 0.0)):
+            notes["best"] = {"success": success, "versions": dict(versions)}
         lines = samples.lines + evaluation.lines
         await self._record.commit(step, notes, versions, measures, artifacts, lines)
         return groups

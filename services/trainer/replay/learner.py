@@ -24,7 +24,7 @@ from triforge.config import LearnerSection
 from triforge.errors import TriforgeError
 from triforge.store.images import ImageStore
 from triforge.store.training_logprobs import logprobs_table, recorded_logprobs
-from triforge.store.weight_folders import version_name
+from triforge.store.weight_folders import checkpoint_of, version_name
 from triforge.types import RunStep, TrainBatch, TrainedRole, TrainRow, WeightVersion
 
 _TIMED: Final = (
@@ -108,7 +108,10 @@ class ReplayedLearner:
         return Learner.fresh(initial, shape=shape, seed=batch.seed, images=images)
 
     def _is_kept(self, number: int | None) -> bool:
-        return number is not None and (self._versions.weights / version_name(number)).is_dir()
+        if number is None:
+            return False
+        folder = self._versions.weights / version_name(number)
+        return folder.is_dir() and checkpoint_of(folder, self._versions.checkpoints) is not None
 
     def _apart(
         self, learner: Learner, batch: TrainBatch, report: StepReport, start: torch.Tensor | None

@@ -23,10 +23,10 @@ from triforge.config import parse
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
 from triforge.methods import loop_part
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.manifests import read_manifest, verify_manifest
+from triforge.store.manifests import verify_manifest
 from triforge.store.weight_folders import (
+    checkpoint_of,
     copy_version,
-    find_version,
     forget,
     version_name,
     versions,
@@ -121,8 +121,7 @@ class Versions:
 
     def _checkpoint(self, number: int) -> Path:
         """Return the checkpoint that belongs to a version."""
-        digest = str(read_manifest(self._folder(self.weights, number)).get("checkpoint"))
-        checkpoint = find_version(self.checkpoints, number, digest)
+        checkpoint = checkpoint_of(self._folder(self.weights, number), self.checkpoints)
         return checkpoint or self._folder(self.checkpoints, number)
 
     def _folder(self, parent: Path, number: int) -> Path:
@@ -130,7 +129,8 @@ class Versions:
         if not folder.is_dir():
             held = ", ".join(map(str, versions(parent))) or "none"
             raise WeightsError(
-                f"{folder}: not found; versions on the disk: {held}; run.keep_checkpoints says how many are kept"
+                f"{folder}: not found; versions on the disk: {held}; run.keep_checkpoints says how many are kept, and "
+                "run.checkpoint_every which ones have a checkpoint"
             )
         return folder
 

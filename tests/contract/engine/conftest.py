@@ -2,7 +2,7 @@
 
 `make test` runs these tests against the local engine with a tiny random model. `make test-sglang` runs the same tests
 against real SGLang; it sets ENGINE_URL, ENGINE_API_KEY, ENGINE_ADMIN_KEY, ENGINE_MODEL (the folder that is served) and
-ENGINE_OTHER (one of the same shapes).
+ENGINE_OTHER (one of the same shapes). `make test-vllm` runs `test_engine.py` alone, against real vLLM.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def _tiny_model(folder: Path) -> Path:
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=12,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
         max_position_embeddings=8192,
         initializer_range=0.25,
         bos_token_id=1,

@@ -55,7 +55,7 @@ async def test_phases_come_in_order_and_fine_tuning_starts_from_the_loops_first_
     assert [b.algorithm.job for b in batches] == ["pg", "pg", "ce", "pg", "pg"]
     assert [b.algorithm.off_policy for b in batches] == ["tis", "tis", "none", "tis", "tis"]
     assert [b.restarts for b in batches] == [False, False, True, True, False]
-    assert [b.pinned for b in batches] == [*[base] * 3, *[base + 3] * 2]
+    assert [b.pinned[-1] for b in batches] == [*[base] * 3, *[base + 3] * 2]
     tuned = read_rows(loop.artifacts, batches[2].uri)
     # of two steps, two tasks each, the one rollout in two that succeeded
     assert [row.key.removeprefix(run.id) for row in tuned] == [
@@ -80,7 +80,7 @@ async def test_phases_come_in_order_and_fine_tuning_starts_from_the_loops_first_
 def lasting(loop: Loop, run: RunState) -> dict[str, Any]:
     base = loop.store.run_state(run.id)["base"]["policy"]
     mine = [b for b in loop.learners["policy"].batches if b.run_id == run.id]
-    first = {b.step: b.pinned - base for b in mine if b.pinned is not None}
+    first = {b.step: b.pinned[-1] - base for b in mine if b.pinned}
     state = dict(loop.store.run_state(run.id)["rloop"])
     if state["first"] is not None:
         state["first"] -= base

@@ -20,7 +20,10 @@ MODULES = (
 def build_adapter(
     folder: Path, base: Path, *, seed: int = 0, modules: tuple[str, ...] = MODULES, **more: Any
 ) -> Path:
-    settings = {"peft_type": "LORA", "r": 3, "lora_alpha": 6, "bias": "none", **more}
+    targets = [module.rpartition(".")[2] for module in modules]  # vLLM asks for them
+    settings = {
+        "peft_type": "LORA", "r": 3, "lora_alpha": 6, "bias": "none", "target_modules": targets, **more
+    }  # fmt: skip
     made = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, weight in load_file(base / "model.safetensors").items():

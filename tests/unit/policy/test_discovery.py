@@ -34,6 +34,10 @@ class Names:
 
 
 def test_entries_are_addresses_or_names() -> None:
+    assert parse_sources("vllm+http://a:1/,vllm+dns://s:3") == [
+        Source("vllm+http://a:1"),
+        Source("vllm+http://s:3", by_name=True),
+    ]
     assert parse_sources(" http://a:1/, https://b ,dns://s:3,dns+http://t:4 ") == [
         Source("http://a:1"),
         Source("https://b"),
@@ -69,6 +73,11 @@ async def test_a_name_is_one_engine_for_each_of_its_addresses_old_and_new() -> N
     assert names.asked == [("engines", 30000)]
     names.hosts = ("10.0.0.3",)
     assert await directory.find() == ["http://10.0.0.3:30000", "http://own:1"]
+
+
+async def test_the_kind_of_an_engine_stays_with_the_addresses_of_its_name() -> None:
+    directory = Names("10.0.0.1").directory("vllm+dns://engines:30000")
+    assert await directory.find() == ["vllm+http://10.0.0.1:30000"]
 
 
 @pytest.mark.parametrize("failure", [OSError("no name server"), TimeoutError(), ()])

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.policy.engines.sglang_parsing import is_too_long, prompt_logprobs_of
+from services.policy.engines.answers import is_too_long
+from services.policy.engines.sglang_parsing import prompt_logprobs_of
 from triforge.errors import PolicyError
 
 RECORDED = Path(__file__).parents[2] / "contract" / "sglang"

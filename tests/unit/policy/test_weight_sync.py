@@ -100,6 +100,16 @@ async def test_newest_held_version_is_active(make_service: MakeService, newer: P
     assert service.fakes[0].version == "7"
 
 
+async def test_weights_that_a_broken_off_load_left_behind_are_not_adopted(
+    make_service: MakeService, newer: Path
+) -> None:
+    service = await start(make_service, FakeEngine(version="-1"))
+    with pytest.raises(UnavailableError, match="no engine has answered"):
+        service.weights.state()
+    await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
+    assert await versions(service) == {5}
+
+
 async def test_tokenizer_comes_with_weights(make_service: MakeService, tmp_path: Path) -> None:
     service = await start(make_service, FakeEngine())
     before = service.weights.renderer

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
-from triforge.config import Settings, parse
+from triforge.config import RunConfig, Settings, parse
 from triforge.errors import ConfigError
 from triforge.supervisor.layout import Layout, demand_startable, plan_layout
 from triforge.supervisor.ports import check_port
+
+SHAPE = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 256,
+}  # fmt: skip
 
 
 def planned(
@@ -21,7 +26,7 @@ def planned(
     """The layout of a config whose acting and judging models are one folder."""
     folder = tmp_path / "model"
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text(json.dumps(SHAPE))
     model = {"path": str(folder)}
     config = parse({"models": {"policy": model, "reward": model}} | sections)
     return plan_layout(
@@ -171,10 +176,10 @@ def test_what_no_start_survives_is_known_before_a_model_is_made() -> None:
         {"TRIFORGE_AUTH": "keys", "TRIFORGE_SERVICE_SECRET": "short"},
     ):
         with pytest.raises(ConfigError):
-            demand_startable(Settings.from_env(wrong))
+            demand_startable(Settings.from_env(wrong), RunConfig())
     for right in (
         {},
         {"TRIFORGE_AUTH": "keys"},
         {"TRIFORGE_HOST": "0.0.0.0", "TRIFORGE_AUTH": "open"},
     ):
-        demand_startable(Settings.from_env(right))
+        demand_startable(Settings.from_env(right), RunConfig())

@@ -15,6 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from services.trainer.learner.batch_trainer import BatchTrainer
 from services.trainer.learner.checkpoint import CheckpointStore
 from services.trainer.learner.learner import Learner
 from services.trainer.learner.model.lora import LoraShape
@@ -25,8 +26,9 @@ from triforge.errors import StorageError, WeightsError
 from triforge.rendering import Renderer
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import load_manifest, read_manifest, verify_manifest
+from triforge.store.rows import write_rows
 from triforge.store.weight_folders import copy_version, versions
-from triforge.types import TrainRow
+from triforge.types import TrainBatch, TrainRow, WeightVersion
 
 ROOT = Path(__file__).parents[3]
 
@@ -79,6 +81,87 @@ def test_three_steps_equal_one_step_and_two_after_a_reload_bit_for_bit(
         weights = checkpoints.weights / "v000006" / f"{served}.safetensors"
         files.append([weights.read_bytes(), state.read_bytes()])
     assert files[0] == files[1]
+
+
+class Cadence:
+    """A run whose versions have a checkpoint at some steps."""
+
+    def __init__(self, folder: Path, make_batch: MakeBatch, store: ArtifactStore) -> None:
+        self.folder, self.make_batch, self.store = folder, make_batch, store
+        self.trainer = BatchTrainer(store)
+        self.versions = CheckpointStore(store, "run", "policy")
+
+    def batch(self, step: int, checkpoint: str) -> TrainBatch:
+        name = f"runs/run/batches/{step}.parquet"
+        uri = write_rows(self.store, name, sampled_rows(self.folder, 16, seed=step))
+        version = VERSION + step - 1
+        written = version if step > 1 else None
+        batch = self.make_batch(
+            step=step, version=version, checkpoint=checkpoint, uri=uri, keep=2, written=written
+        )
+        if written is None:
+            return batch
+        start = WeightVersion(number=version, folder=str(self.versions.weights / f"v{version:06d}"))
+        return batch.model_copy(update={"start": start})
+
+    def play(self, first: int, *checkpoints: str) -> None:
+        """Train steps and delete their rows, as the loop does when a step is committed."""
+        for step, checkpoint in enumerate(checkpoints, first):
+            batch = self.batch(step, checkpoint)
+            ready = self.trainer.train(batch)
+            assert ready is not None
+            assert ready.error is None
+            self.store.delete(batch.uri)
+
+    def weights(self, step: int) -> bytes:
+        return (self.versions.weights / f"v{VERSION + step:06d}" / "model.safetensors").read_bytes()
+
+
+@pytest.fixture
+def cadence(tmp_path: Path, model_folder: Path, make_batch: MakeBatch) -> Callable[[str], Cadence]:
+    """Begin runs of one model in folders of their own."""
+    return lambda name: Cadence(model_folder, make_batch, ArtifactStore(str(tmp_path / name)))
+
+
+@pytest.mark.parametrize("lost", [(), ("after",)], ids=["none yet", "newest"])
+def test_steps_since_the_last_checkpoint_are_trained_again_bit_for_bit(
+    cadence: Callable[[str], Cadence], lost: tuple[str, ...]
+):
+    kinds = ["none", "none", *lost, "none", "none"]
+    straight, broken = cadence("straight"), cadence("broken")
+    straight.play(1, *kinds)
+    broken.play(1, *kinds[:-1])
+    broken.trainer.close()
+    broken.trainer = BatchTrainer(broken.store)  # a new process
+    broken.play(len(kinds), kinds[-1])
+    assert broken.weights(len(kinds)) == straight.weights(len(kinds))
+    assert not broken.versions.passed_over
+
+
+def test_checkpoints_follow_their_cadence_and_hold_the_weights_that_they_need(
+    cadence: Callable[[str], Cadence],
+):
+    run = cadence("run")
+    run.play(1, "none", "after", "none", "after", "none", "after", "none")
+    run.trainer.close()
+    assert versions(run.versions.checkpoints) == [VERSION + 4, VERSION + 6], "the last two"
+    assert versions(run.versions.weights) == [VERSION + n for n in (4, 6, 7)]
+    kept = {int(path.stem) for path in (run.versions.checkpoints / "since").iterdir()}
+    assert kept == {VERSION + n for n in (5, 6, 7)}
+    shutil.rmtree(next(run.versions.checkpoints.glob(f"v{VERSION + 6:06d}-*")))
+    run.trainer = BatchTrainer(run.store)
+    learner = run.versions.start_of(run.batch(8, "none"))
+    assert learner.counters.updates == 4 * 7, "from step 4 on"
+
+
+def test_versions_whose_rows_are_lost_too_are_passed_over(cadence: Callable[[str], Cadence]):
+    run = cadence("run")
+    run.play(1, "after", "none", "none")
+    run.trainer.close()
+    (run.versions.checkpoints / "since" / f"{VERSION + 2:06d}.json").unlink()
+    run.trainer = BatchTrainer(run.store)
+    learner = run.versions.start_of(run.batch(4, "none"))
+    assert (learner.counters.updates, learner.behind) == (4, 2)
 
 
 def test_a_published_version_is_a_whole_model_folder(
@@ -465,7 +548,7 @@ def test_a_batch_that_goes_back_trains_the_first_weights_with_an_empty_optimiser
     """Version 4 is what a loop began with, 5 and 6 are RL; 7 is made of 4, whose folders outlive `keep`."""
     learner = Learner.fresh(model_folder)
     first = publish(checkpoints, learner, make_batch, rows, 1)
-    kept = {"pinned": first.version, "keep": 2}
+    kept = {"pinned": (first.version,), "keep": 2}
     for step in (2, 3):
         batch = make_batch(step=step, version=VERSION + step - 1, **kept)
         checkpoints.publish(learner, batch, learner.train(batch, rows), keep=2)

@@ -1,0 +1,223 @@
+"""Plans of boxes with one to eight cards: what goes where, what is refused, and what is written for other deployments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from triforge.cli.main import command_line
+from triforge.config import RunConfig, parse
+from triforge.errors import ConfigError
+from triforge.planning.cards import Card, find_cards
+from triforge.planning.memory import GIB, USABLE
+from triforge.planning.plan import Plan, make_plan, served
+from triforge.planning.shapes import ModelShape
+from triforge.planning.write import compose, kubernetes
+
+ROOT = Path(__file__).parents[3]
+QWEN_7B = {
+    "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+    "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False, "max_position_embeddings": 32768,
+}  # fmt: skip
+SMALL = QWEN_7B | {
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+}
+SAVING = {"activation_checkpointing": True}
+
+
+def config_of(trainer: dict[str, Any] | None = None, **sections: Any) -> RunConfig:
+    """A run of a policy alone, or with `votes` of a reward model, with the same learner's options for both."""
+    preset = sections.pop("preset", "grpo")
+    both = {"policy": trainer or {}, "reward": trainer or {}}
+    models = {role: {"path": "/m"} for role in ("policy", "reward")}
+    document = {
+        "algorithm": {"preset": preset}, "adaptation": {"controller": "none"}, "trainer": both, "models": models,
+    }  # fmt: skip
+    return parse(document | sections)
+
+
+def plan_of(config: RunConfig, gpus: str, shape: dict[str, Any] = QWEN_7B) -> Plan:
+    found = ModelShape.of_config(shape, "config.json")
+    shapes = dict.fromkeys(("policy", "reward"), found)
+    return make_plan(config, shapes, find_cards(gpus), served(config))
+
+
+def test_shape_of_qwen_is_its_number_of_weights() -> None:
+    assert ModelShape.of_config(QWEN_7B, "config.json").weights == pytest.approx(7.616e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "trainer", "preset", "engines", "ranks"),
+    [
+        ("8x80GB", SAVING, "grpo", 2, [6]),
+        ("8x80GB", SAVING, "rlanything", 2, [3, 3]),
+        ("4x80GB", SAVING | {"lora_rank": 16}, "rlanything", 2, [1, 1]),
+        ("2x80GB", SAVING | {"lora_rank": 16}, "rlanything", 2, [1, 1]),
+    ],
+)
+def test_plan_gives_each_part_what_holds_it(
+    gpus: str, trainer: dict[str, Any], preset: str, engines: int, ranks: list[int]
+) -> None:
+    plan = plan_of(config_of(trainer, preset=preset), gpus)
+    assert len(plan.engines) == engines
+    assert [learner.ranks for learner in plan.learners] == ranks
+    serving = {card for engine in plan.engines for card in engine.cards}
+    training = {card for learner in plan.learners for card in learner.cards}
+    assert not serving & training
+    assert serving | training == set(range(len(plan.cards)))
+    for card in plan.cards:
+        held = sum(one.memory.total for one in plan.learners if card.index in one.cards)
+        assert held <= USABLE * card.memory
+        held = sum(one.memory.total for one in plan.engines if card.index in one.cards)
+        assert held <= 0.86 * card.memory
+
+
+def test_engines_that_share_a_card_take_shares_of_what_is_left() -> None:
+    plan = plan_of(config_of(SAVING | {"lora_rank": 16}, preset="rlanything"), "2x80GB")
+    first, second = plan.engines
+    assert first.cards == second.cards
+    filled = first.memory_fraction + (1 - first.memory_fraction) * second.memory_fraction
+    assert filled == pytest.approx(0.85, abs=0.01)
+
+
+def test_one_card_is_shared_in_turns() -> None:
+    config = config_of(SAVING | {"lora_rank": 16}, run={"colocate": True})
+    plan = plan_of(config, "1x80GB")
+    assert plan.engines[0].cards == plan.learners[0].cards == (0,)
+    with pytest.raises(ConfigError):
+        plan_of(config_of(SAVING | {"lora_rank": 16}), "1x80GB")
+
+
+def test_refusal_names_options_with_which_it_fits() -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan_of(config_of(), "8x80GB")
+    fits = [
+        text.removeprefix("it fits with ") for text in refused.value.problems if "fits with" in text
+    ]
+    assert "--set trainer.policy.activation_checkpointing=true" in fits
+    plan_of(config_of(SAVING), "8x80GB")
+    with pytest.raises(ConfigError) as refused:
+        plan_of(config_of(), "1x80GB")
+    assert any(
+        "lora_rank=16" in text and "run.colocate=true" in text for text in refused.value.problems
+    )
+
+
+def test_rows_that_a_card_does_not_hold_are_noted() -> None:
+    assert any(
+        "activation_checkpointing" in note
+        for note in plan_of(config_of({"token_budget": 4096}), "8x80GB").notes
+    )
+    assert not plan_of(config_of({"max_tokens": 4096}), "8x80GB", SMALL).notes
+
+
+def test_the_documents_own_choice_stands() -> None:
+    models = {"policy": {"path": "/m", "gpus": [4, 5, 6, 7], "tensor_parallel": 2}}
+    trainer = SAVING | {"gpus": [0, 1, 2]}
+    plan = plan_of(config_of(trainer, models=models), "8x80GB")
+    assert [engine.cards for engine in plan.engines] == [(4, 5), (6, 7)]
+    assert plan.learners[0].cards == (0, 1, 2)
+    for wrong in ({"gpus": [9]}, {"gpus": [0, 1, 2], "tensor_parallel": 2}):
+        with pytest.raises(ConfigError, match=r"models\.policy\.gpus"):
+            plan_of(config_of(SAVING, models={"policy": {"path": "/m", **wrong}}), "8x80GB")
+
+
+def test_without_cards_the_document_says_how_many_ranks() -> None:
+    plan = plan_of(config_of({"ranks": 2}), "0")
+    assert (plan.learners[0].ranks, plan.learners[0].cards, plan.phases) == (2, (), ())
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Put an `nvidia-smi` of so many H100 first on PATH."""
+
+    def install(cards: int) -> None:
+        lines = "".join(f"{n}, GPU-{n}a, NVIDIA H100 80GB HBM3, 81559\n" for n in range(cards))
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}END\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    return install
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_cards_of_the_machine(
+    nvidia_smi: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    nvidia_smi(count)
+    cards = find_cards("")
+    assert cards == [Card(n, 81559 * 2**20, "NVIDIA H100 80GB HBM3") for n in range(count)]
+    assert find_cards("1") == cards[:1]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-0a,GPU-7a")
+    assert find_cards("") == [cards[n] for n in (0, 7) if n < count]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    with pytest.raises(ConfigError, match=f"given {count + 1}"):
+        find_cards(str(count + 1))
+
+
+def test_a_machine_without_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_cards("") == []
+    assert find_cards("2x24GB")[1] == Card(1, 24 * GIB)
+    with pytest.raises(ConfigError, match="--gpus 8x80GB"):
+        find_cards("8")
+
+
+def test_compose_override_starts_what_the_plan_says() -> None:
+    plan = plan_of(config_of(SAVING), "8x80GB")
+    written = yaml.safe_load(compose(plan).replace("!override ", ""))["services"]
+    base = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    command = written["sglang-policy"]["command"]
+    assert command[: len(base["sglang-policy"]["command"])] == base["sglang-policy"]["command"]
+    assert command[-2:] == ["--tp=1", "--mem-fraction-static=0.85"]
+    device = written["cuda-learner-policy"]["deploy"]["resources"]["reservations"]["devices"][0]
+    assert device["device_ids"] == [str(card) for card in plan.learners[0].cards]
+    assert "--nproc-per-node=6" in written["cuda-learner-policy"]["entrypoint"]
+    assert written["policy-model"]["environment"]["TRIFORGE_ENGINES"].count("http://") == 2
+    for name in ("sglang-reward", "sglang-rewriter", "cuda-learner-reward"):
+        assert written[name] == {"profiles": ["unused"]}
+
+
+def test_values_of_the_chart_follow_its_schema() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    chart = ROOT / "k8s" / "helm" / "triforge"
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    written = yaml.safe_load(kubernetes(plan_of(config_of(SAVING), "8x80GB")))
+    jsonschema.validate(values | written, json.loads((chart / "values.schema.json").read_text()))
+    assert written["learners"] == {"policy": {"nodes": 1, "gpus": 6}}
+    assert written["replicas"]["engine-policy"] == 2
+    shared = plan_of(config_of(SAVING | {"lora_rank": 16}, preset="rlanything"), "2x80GB")
+    with pytest.raises(ConfigError, match="share cards"):
+        kubernetes(shared)
+
+
+def test_command_plans_from_a_config_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN_7B))
+    options = ["--model", str(tmp_path), "--gpus", "8x80GB"]
+    done = CliRunner().invoke(command_line({"plan"}), ["plan", *options, "--json"])
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.stdout)
+    assert [one["role"] for one in plan["learners"]] == ["policy"]
+    assert plan["learners"][0]["memory"]["weights"] > 0
+    done = CliRunner().invoke(command_line({"plan"}), ["plan", *options])
+    assert "KV cache" in done.output
+    assert "activation_checkpointing of policy is on" in done.output.replace("\n", " ")
+    refused = "trainer.policy.activation_checkpointing=false"
+    done = CliRunner().invoke(command_line({"plan"}), ["plan", *options, "--set", refused])
+    assert isinstance(done.exception, ConfigError), "somebody chose"
+    missing = CliRunner().invoke(
+        command_line({"plan"}), ["plan", "--model", "./none", "--gpus", "1x80GB"]
+    )
+    assert isinstance(missing.exception, ConfigError)
+    assert "models.policy" in missing.exception.detail

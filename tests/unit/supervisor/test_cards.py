@@ -1,0 +1,125 @@
+"""Engines and learners of a machine with cards: which programs, on which cards, of which version."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from tests.unit.supervisor.test_layout import planned
+from triforge.config import Settings
+from triforge.errors import ConfigError
+from triforge.supervisor.engines import VERSIONS
+from triforge.supervisor.layout import Layout
+
+ROOT = Path(__file__).parents[3]
+ALONE = {"adaptation": {"controller": "none"}}
+
+
+def program(path: Path, *lines: str) -> Path:
+    """A program that prints lines, whatever it is asked."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text("#!/bin/sh\n" + "".join(f"echo {line}\n" for line in lines))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Plan a start on a machine of eight cards that has SGLang."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    lines = [f"{n}, GPU-{n}, NVIDIA A100-SXM4-80GB, 81920" for n in range(8)]
+    program(tmp_path / "bin" / "nvidia-smi", *lines)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    python = program(tmp_path / "sglang" / "python", VERSIONS["sglang"])
+
+    def start(**sections: Any) -> Layout:
+        settings = Settings(engine_python=str(python), api_key=SecretStr("user"))
+        return planned(tmp_path, {}, settings, **ALONE | sections)
+
+    return start
+
+
+def cards(layout: Layout) -> dict[str, str]:
+    return {
+        spec.name: spec.env["CUDA_VISIBLE_DEVICES"]
+        for spec in layout.specs
+        if "CUDA_VISIBLE_DEVICES" in spec.env
+    }
+
+
+def test_engines_and_learners_divide_the_cards(machine: Any) -> None:
+    layout = machine(machine={"gpus": "8"}, trainer={"policy": {"ranks": 2}})
+    engines = {name: own for name, own in cards(layout).items() if name.startswith("engine-")}
+    learners = {name: own for name, own in cards(layout).items() if name.startswith("learner-")}
+    used = [card for own in (*engines.values(), *learners.values()) for card in own.split(",")]
+    assert sorted(used) == [str(n) for n in range(8)]
+    assert set(learners) == {"learner-policy", "learner-reward"}
+    specs = {spec.name: spec for spec in layout.specs}
+    for role in ("policy", "reward"):
+        (served,) = {s.env["TRIFORGE_ENGINES"] for s in layout.specs if s.name == f"{role}-model"}
+        own = [spec for name, spec in specs.items() if name.startswith(f"engine-{role}")]
+        assert served.split(",") == [spec.ready_url.removesuffix("/ready") for spec in own]
+        assert all("sglang.launch_server" in " ".join(spec.command) for spec in own)
+    assert len(learners["learner-policy"].split(",")) == 2
+    assert "--nproc-per-node=2" in specs["learner-policy"].command
+    assert [line for line in layout.placement.lines() if line.startswith("learner of policy")]
+
+
+def test_engines_get_what_their_clients_need(machine: Any) -> None:
+    trainer = {"policy": {"lora_rank": 8}}
+    layout = machine(machine={"gpus": "1"}, run={"colocate": True}, trainer=trainer)
+    specs = {spec.name: spec for spec in layout.specs}
+    policy, reward = specs["engine-policy"].command, specs["engine-reward"].command
+    assert "--max-lora-rank=8" in policy
+    assert "--enable-lora" not in reward
+    assert "--enable-memory-saver" in reward
+    assert specs["engine-policy"].env["ENGINE_API_KEY"] == "user"
+    assert not any("user" in word for word in policy), "others see the arguments of a process"
+    stem = "--mem-fraction-static="
+    shares = [float(o.removeprefix(stem)) for o in (*policy, *reward) if o.startswith(stem)]
+    first, second = shares
+    assert first + second * (1 - first) == pytest.approx(0.85, abs=0.01), "of what the first left"
+    assert specs["engine-policy"].first, "which the second can tell only later"
+    assert set(cards(layout).values()) == {"0"}
+
+
+def test_without_cards_engines_and_ranks_are_on_the_cpu(machine: Any) -> None:
+    layout = machine(machine={"engine": "sglang", "gpus": "0"}, trainer={"policy": {"ranks": 2}})
+    specs = {spec.name: spec for spec in layout.specs}
+    assert set(cards(layout).values()) == {""}
+    assert "--device=cpu" in specs["engine-policy"].command
+    assert "--nproc-per-node=2" in specs["learner-policy"].command
+    assert "torch.distributed.run" not in specs["learner-reward"].command
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        ({"machine": {"gpus": "9"}}, "there are 8 here"),
+        ({"machine": {"gpus": "8"}, "trainer": {"policy": {"ranks": 8}}}, "a run that fits"),
+        ({"machine": {"gpus": "8x80GB"}}, "expected a number"),
+        ({"machine": {"gpus": "1"}}, "a run that fits"),
+        ({"machine": {"engine": "vllm"}}, r"found 0.5.23; install it: scripts/setup.sh vllm"),
+    ],
+)
+def test_what_the_machine_cannot_do_is_refused(
+    machine: Any, sections: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        machine(**sections)
+
+
+def test_the_engine_is_missed_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    settings = Settings(engine_python=str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"scripts/setup.sh sglang"):
+        planned(tmp_path, {}, settings, machine={"engine": "sglang"}, **ALONE)
+
+
+def test_the_version_that_is_asked_for_is_the_one_that_is_installed() -> None:
+    for kind in ("cpu", "gpu"):
+        lines = (ROOT / "scripts" / "real_sglang" / f"requirements-{kind}.txt").read_text()
+        assert f"sglang=={VERSIONS['sglang']}" in lines.splitlines()
