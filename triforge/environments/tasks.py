@@ -43,7 +43,9 @@ class CheckedTasks:
         self._seen: set[bytes] = set()
         self._asked: dict[bytes, tuple[str, Split]] = {}
         self.splits: Counter[str] = Counter()
-        self.drawn = self.repeated = 0  # tasks of all draws, and those that repeat another
+        self.drawn = self.repeated = (
+            0  # tasks of the first draw, and those of them that repeat another
+        )
 
     @property
     def repeats(self) -> str:
@@ -58,11 +60,11 @@ class CheckedTasks:
         same = (
             f" ({alike} of them ask what another one asks, and are in its split)" if alike else ""
         )
-        if not (self.repeats or alike):
+        if not (self.count < self.drawn or alike):
             return ""
         train, heldout = self.splits["train"], self.splits["heldout"]
         split = f": {train} to train on, {heldout} held out" if heldout else ""
-        return f"{self.repeats}there are {self.count} different ones{same}{split}"
+        return f"{self.repeats}there are {self.count} different tasks{same}{split}"
 
     @property
     def count(self) -> int:
@@ -264,8 +266,8 @@ def _drawn(
         count = min(need, at_a_time)
         drawn = family.generate(count=count, seed=seed, options=wanted.options)
         drafts = [draft for draft in map(family.validate, drawn) if checked.is_new(draft)]
-        checked.drawn += len(drawn)
-        checked.repeated += len(drawn) - len(drafts)
+        if not draw:
+            checked.drawn, checked.repeated = len(drawn), len(drawn) - len(drafts)
         yield drafts
         if len(drawn) < count:
             return

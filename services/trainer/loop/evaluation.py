@@ -123,8 +123,8 @@ def mode_measures(name: str, groups: list[JudgedGroup]) -> dict[str, float]:
         measures |= {name: successes / measured} | ends(name, interval)
     if values:
         measures[f"{name}_score"] = sum(values) / len(values)
-        if interval := score_interval(values):
-            measures |= ends(f"{name}_score", interval)
+        if possible := score_interval(values):
+            measures |= ends(f"{name}_score", possible)
     return measures
 
 
