@@ -266,6 +266,9 @@ def test_intervals_of_tasks_that_were_played_several_times_are_those_of_the_trai
     metrics |= {"eval/sampled/low": 0.2, "eval/sampled/high": 0.8}
     wide = held_out([step.model_copy(update={"metrics": metrics})])["sampled"]
     assert (wide["low"], wide["high"]) == (0.2, 0.8)
+    nothing = {"eval/sampled_episodes": 4.0, "eval/sampled_score": 0.5}
+    scored = held_out([step.model_copy(update={"metrics": nothing})])["sampled"]
+    assert (scored["success"], scored["low"], scored["high"]) == (None, None, None)
 
 
 # ---- an endpoint ----
