@@ -20,7 +20,9 @@ from bench.gpu.supervise import SkipCase
 from demo.models.smollm2 import NAME, default_cache, smollm2_folder
 from triforge.cli.deployment import settings
 from triforge.cli.figures import held_out
-from triforge.cli.training import Training, conduct, deployment
+from triforge.cli.started import deployment
+from triforge.cli.train import conduct
+from triforge.cli.training import Training
 from triforge.clients.trainer import TrainerClient
 
 _GAMES = {"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]}

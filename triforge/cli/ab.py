@@ -19,7 +19,8 @@ from triforge.algorithms.paired import against_first, mean
 from triforge.cli.deployment import DOCUMENT
 from triforge.cli.figures import MODES
 from triforge.cli.terminal import console, grid, markdown, say
-from triforge.cli.training import Training, train, train_command
+from triforge.cli.train import train, train_command
+from triforge.cli.training import Training
 from triforge.cli.watch import status_text
 from triforge.config import merge, read_document, with_assignments
 from triforge.environments.rows import object_of

@@ -35,7 +35,7 @@ from triforge.cli.deployment import (
     running,
 )
 from triforge.cli.terminal import console, say
-from triforge.cli.training import Trained, result_of, show
+from triforge.cli.train import Trained, result_of, show
 from triforge.cli.watch import watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient

@@ -21,8 +21,10 @@ from tests.unit.cli.conftest import POOL, PRINTED, WORSE, Services, Triforge, ru
 from tests.unit.cli.test_checks import NO_SYSTEM
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.model_folders import tiny_folder
+from triforge.cli.started import others_ended
 from triforge.cli.terminal import program
-from triforge.cli.training import Training, follow, others_ended
+from triforge.cli.train import follow
+from triforge.cli.training import Training
 from triforge.cli.watch import SAME
 from triforge.environments.registry import family
 from triforge.environments.served import ServedFunction
