@@ -90,8 +90,8 @@ def show(plan: Plan) -> None:
         say("engines and learners take turns on one card (run.colocate)")
     disk = _table("disk", 1, "checkpoint", "version", "kept of each", "in all")
     for kept in plan.disk:
-        sizes = (_gib(kept.checkpoint), _gib(kept.version), str(kept.kept), _gib(kept.total))
-        disk.add_row(kept.role, *sizes)
+        files = (_gib(kept.checkpoint), _gib(kept.version), str(kept.kept), _gib(kept.total))
+        disk.add_row(kept.role, *files)
     console.print(disk)
     if plan.phases:
         phases = _table("a step at most", 1, "seconds", "mark", "rate")
