@@ -105,10 +105,9 @@ def fitted(
     run = _Run(config, shapes, tuple(cards), tuple(roles))
     if plan := run.plan():
         return dict(document), plan
-    if plan := replace(run, config=parse(saving)).plan():
-        note = f"activation_checkpointing of {', '.join(unset)} is on: it does not fit without"
-        return saving, replace(plan, notes=(note, *plan.notes))
-    raise run.refusal()
+    plan = make_plan(parse(saving), shapes, cards, roles)
+    note = f"activation_checkpointing of {', '.join(unset)} is on: it does not fit without"
+    return saving, replace(plan, notes=(note, *plan.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ class _Run:
         """Return why it does not fit, and what would."""
         count, size = len(self.cards), min(card.memory for card in self.cards) / GIB
         problems = [
-            f"the learner of {role} needs {self.memory(role, count).total / GIB:.0f} GiB of each of {count} cards"
+            f"the learner of {role} needs {self.memory(role, count).total / GIB:.0f} GiB of each card"
             for role in self.config.trained
         ]
         for role in self.roles:
@@ -223,9 +222,12 @@ class _Run:
         yield from (self.changed(change) for change in changes)
         if len(self.cards) == 1 and not self.config.run.staleness_bound:
             yield from (self.changed(change, "run.colocate=true") for change in ({}, *changes))
-        for count in (len(self.cards) + 1, 2 * len(self.cards), 4 * len(self.cards)):
-            more = tuple(replace(self.cards[0], index=n) for n in range(count))
-            yield f"{count} such cards", replace(self, cards=more)
+        words, run = self.changed({}, *("run.colocate=false",) * self.config.run.colocate)
+        for count in range(len(self.cards) + 1, 4 * len(self.cards) + 1):
+            more = replace(run, cards=tuple(replace(self.cards[0], index=n) for n in range(count)))
+            if more.plan():
+                yield f"{count} such cards {words}".rstrip(), more
+                return
 
     def changed(self, trainer: Mapping[str, Any], *further: str) -> tuple[str, _Run]:
         """Return the run with options of all its learners and `further` ones changed."""

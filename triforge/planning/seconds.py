@@ -66,7 +66,7 @@ class Work:
         cache = at_once * self.row / 2 * cache_per_token(self.shape, parallel)
         read = engine_weights(self.shape, parallel) + cache
         seconds = tokens / at_once * read / (self.speed.bandwidth * _OF_BANDWIDTH)
-        rate = f"weights and caches read at {_OF_BANDWIDTH:.0%} of the data sheet's rate"
+        rate = f"{_OF_BANDWIDTH:.0%} of its bandwidth"
         return Phase(f"{name} ({self.role})", seconds, rate, "computed")
 
     def training(self, ranks: int = 1) -> Phase:
@@ -74,12 +74,13 @@ class Work:
         section, shape = self.config.learner(self.role), self.shape
         seen = shape.layers * (shape.block + shape.queries * self.row) + shape.embedding
         flops = (4 if section.lora_rank else 6) * seen * self._episodes * self.row * section.epochs
-        rate = f"{_MFU:.1%} of the data sheet's FLOPs, as prime-rl's with 4B on 8 H100"
+        rate = f"{_MFU:.1%} of its FLOPs (prime-rl, 4B)"
         seconds = flops / (ranks * self.speed.flops * _MFU)
         return Phase(f"train ({self.role})", seconds, rate, "published")
 
     def publishing(self, checkpoint: float, version: float) -> Phase:
-        """Return the writing of a checkpoint and a version of so many bytes, and the engines' reading."""
-        seconds = (checkpoint + 2 * version) / _DISK
-        rate = f"{_DISK / 1e9:g} GB/s written, the version read again"
+        """Return the writing of a version of so many bytes, the engines' reading, and the checkpoint, unless that is written during the next step."""
+        waits = self.config.run.checkpoint_every == 1
+        seconds = (checkpoint * waits + 2 * version) / _DISK
+        rate = f"{_DISK / 1e9:g} GB/s, written and read again"
         return Phase(f"publish ({self.role})", seconds, rate, "computed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from tests.unit.planning.test_memory import QWEN3
 from triforge.cli.main import command_line
 from triforge.config import RunConfig, parse
 from triforge.errors import ConfigError
 from triforge.planning.cards import Card, find_cards
 from triforge.planning.memory import GIB, USABLE
-from triforge.planning.plan import Plan, make_plan, served
+from triforge.planning.plan import Plan, fitted, make_plan, served
 from triforge.planning.shapes import ModelShape
 from triforge.planning.write import compose, kubernetes
 
@@ -25,6 +27,13 @@ QWEN_7B = {
     "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
     "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False, "max_position_embeddings": 32768,
 }  # fmt: skip
+SHAPES_OF_PAGE = {
+    "Qwen2.5-7B-Instruct": QWEN_7B,
+    "Qwen3-1.7B": QWEN_7B | {
+        "model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "head_dim": 128, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
 SMALL = QWEN_7B | {
     "hidden_size": 896,
     "intermediate_size": 4864,
@@ -32,6 +41,7 @@ SMALL = QWEN_7B | {
     "num_attention_heads": 14,
     "num_key_value_heads": 2,
 }
+GPU_PAGE = (ROOT / "docs" / "operate.md").read_text()
 SAVING = {"activation_checkpointing": True}
 
 
@@ -111,6 +121,60 @@ def test_refusal_names_options_with_which_it_fits() -> None:
     assert any(
         "lora_rank=16" in text and "run.colocate=true" in text for text in refused.value.problems
     )
+
+
+def test_refusal_counts_the_cards_of_a_run_that_takes_no_turns() -> None:
+    run = {"colocate": True}
+    with pytest.raises(ConfigError) as refused:
+        plan_of(config_of(SAVING, run=run), "1x80GB")
+    assert "it fits with 4 such cards --set run.colocate=false" in refused.value.problems
+    plan_of(config_of(SAVING), "4x80GB")
+    with pytest.raises(ConfigError):
+        plan_of(config_of(SAVING), "3x80GB")
+
+
+@pytest.mark.parametrize("lora", [0, 16])
+@pytest.mark.parametrize("model", ["0.6B", "1.7B", "4B"])
+def test_update_of_65536_tokens_is_planned_as_the_page_says(model: str, lora: int) -> None:
+    """On one card; logits are in chunks, for all of them at once would be 93 GiB."""
+    row = next(line for line in GPU_PAGE.splitlines() if line.startswith(f"| {model} |"))
+    said = row.split("|")[5 if lora else 4].strip()
+    options = {"token_budget": 65_536, "max_tokens": 65_536, "lora_rank": lora}
+    document = {
+        "algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}, "trainer": {"policy": options},
+        "models": {"policy": {"path": "/m"}}, "run": {"colocate": True},
+    }  # fmt: skip
+    shapes = {"policy": QWEN3[model]}
+    if ":" not in said:
+        saving, plan = fitted(document, shapes, find_cards("1x80GB"), ["policy"])
+        assert saving["trainer"]["policy"]["activation_checkpointing"]
+        assert f"{plan.learners[0].memory.total / GIB:.0f}" == said
+        assert plan.learners[0].memory.working < 12 * GIB
+        return
+    needed, cards = re.findall(r"\d+", said)
+    with pytest.raises(ConfigError) as refused:
+        fitted(document, shapes, find_cards("1x80GB"), ["policy"])
+    problems = " ".join(refused.value.problems)
+    assert f"needs {needed} GiB" in problems
+    assert f"fits with {cards} such cards" in problems
+    assert "lora_rank=16" in problems
+
+
+@pytest.mark.parametrize(
+    "command",
+    re.findall(r"^triforge (?:plan|train) --model .*$", GPU_PAGE.replace("\\\n ", ""), re.M),
+)
+def test_each_training_of_the_page_fits_its_cards(command: str, tmp_path: Path) -> None:
+    words = re.sub("--env [a-z]+", "", command.partition("#")[0]).split()[2:]
+    for at, word in enumerate(words):
+        if word.startswith("Qwen/"):
+            config = SHAPES_OF_PAGE[word.removeprefix("Qwen/")]
+            (tmp_path / "config.json").write_text(json.dumps(config))
+            words[at] = str(tmp_path)
+    cards = words.index("--gpus") + 1
+    words[cards] = words[cards].removesuffix("x80GB") + "x80GB"
+    done = CliRunner().invoke(command_line({"plan"}), ["plan", *words])
+    assert done.exit_code == 0, (done.output, done.exception)
 
 
 def test_rows_that_a_card_does_not_hold_are_noted() -> None:
@@ -211,7 +275,9 @@ def test_command_plans_from_a_config_alone(tmp_path: Path) -> None:
     assert [one["role"] for one in plan["learners"]] == ["policy"]
     assert plan["learners"][0]["memory"]["weights"] > 0
     done = CliRunner().invoke(command_line({"plan"}), ["plan", *options])
-    assert "KV cache" in done.output
+    for head in ("KV cache", "weights", "AdamW", "activ.", "checkpoint", "seconds"):
+        assert f" {head} " in done.output, "heads are whole at 80 columns"
+    assert "│ 2-7 " in done.output
     assert "activation_checkpointing of policy is on" in done.output.replace("\n", " ")
     refused = "trainer.policy.activation_checkpointing=false"
     done = CliRunner().invoke(command_line({"plan"}), ["plan", *options, "--set", refused])
