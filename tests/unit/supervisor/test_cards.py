@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import SecretStr
+from safetensors.torch import save_file
 
-from tests.unit.supervisor.test_layout import planned
+from tests.unit.supervisor.test_layout import SHAPE, planned
 from triforge.config import Settings
 from triforge.errors import ConfigError
 from triforge.supervisor.engines import VERSIONS
@@ -29,14 +32,14 @@ def program(path: Path, *lines: str) -> Path:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Plan a start on a machine of eight cards that has SGLang."""
+    """Plan a start on a machine of eight cards that has an engine."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     lines = [f"{n}, GPU-{n}, NVIDIA A100-SXM4-80GB, 81920" for n in range(8)]
     program(tmp_path / "bin" / "nvidia-smi", *lines)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    python = program(tmp_path / "sglang" / "python", VERSIONS["sglang"])
 
-    def start(**sections: Any) -> Layout:
+    def start(has: str = "sglang", **sections: Any) -> Layout:
+        python = program(tmp_path / has / "python", VERSIONS[has])
         settings = Settings(engine_python=str(python), api_key=SecretStr("user"))
         return planned(tmp_path, {}, settings, **ALONE | sections)
 
@@ -69,12 +72,19 @@ def test_engines_and_learners_divide_the_cards(machine: Any) -> None:
     assert [line for line in layout.placement.lines() if line.startswith("learner of policy")]
 
 
-def test_engines_get_what_their_clients_need(machine: Any) -> None:
+def test_engines_get_what_their_clients_need(machine: Any, tmp_path: Path) -> None:
     trainer = {"policy": {"lora_rank": 8}}
+    layers = {f"model.layers.0.mlp.{name}.weight": torch.ones(2, 2) for name in ("up", "down")}
+    outside = {"lm_head.weight": torch.ones(2, 2), "model.layers.0.norm.weight": torch.ones(2)}
+    (tmp_path / "model").mkdir()
+    save_file(layers | outside, tmp_path / "model" / "model.safetensors")
     layout = machine(machine={"gpus": "1"}, run={"colocate": True}, trainer=trainer)
     specs = {spec.name: spec for spec in layout.specs}
     policy, reward = specs["engine-policy"].command, specs["engine-reward"].command
     assert "--max-lora-rank=8" in policy
+    modules = policy.index("--lora-target-modules") + 1
+    assert policy[modules : modules + 2] == ("down", "up"), "no lm_head, which ends vLLM"
+    assert policy[modules + 2].startswith("--")
     assert "--enable-lora" not in reward
     assert "--enable-memory-saver" in reward
     assert specs["engine-policy"].env["ENGINE_API_KEY"] == "user"
@@ -94,6 +104,23 @@ def test_without_cards_engines_and_ranks_are_on_the_cpu(machine: Any) -> None:
     assert "--device=cpu" in specs["engine-policy"].command
     assert "--nproc-per-node=2" in specs["learner-policy"].command
     assert "torch.distributed.run" not in specs["learner-reward"].command
+
+
+def test_vllm_without_cards_reads_whole_prompts(machine: Any) -> None:
+    layout = machine("vllm", machine={"engine": "vllm", "gpus": "0"})
+    (engine,) = (spec for spec in layout.specs if spec.name == "engine-policy")
+    assert "--no-enable-chunked-prefill" in engine.command
+    assert "--max-num-batched-tokens=4096" in engine.command
+
+
+def test_vllm_without_cards_serves_no_tied_model(machine: Any, tmp_path: Path) -> None:
+    tied = tmp_path / "tied"
+    tied.mkdir()
+    (tied / "config.json").write_text(json.dumps(SHAPE | {"tie_word_embeddings": True}))
+    models = {"policy": {"path": str(tied)}, "reward": {"path": str(tmp_path / "model")}}
+    with pytest.raises(ConfigError, match=r"models.policy.path: .*tie_word_embeddings = true"):
+        machine("vllm", machine={"engine": "vllm", "gpus": "0"}, models=models)
+    assert machine("vllm", machine={"engine": "vllm", "gpus": "8"}, models=models)
 
 
 @pytest.mark.parametrize(
