@@ -43,6 +43,7 @@ _KEYS = {"local": "LOCAL_ENGINE", "sglang": "ENGINE", "vllm": "VLLM"}  # prefixe
 VLLM = (  # what the client needs
     "--enable-scale-out", "--logprobs-mode=processed_logprobs", "--return-tokens-as-token-ids", "--enable-prompt-tokens-details",
 )  # fmt: skip
+_VLLM_CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # sizes that its kernel has
 VLLM_ENV = {
     "VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1",
@@ -92,8 +93,8 @@ def engine_spec(
         program = [str(python), *_sglang(model, seat, lora, colocate=config.run.colocate)]
     else:
         vllm = [str(python.parent / "vllm"), "serve", str(model)]
-        if not seat.cards and not lora and _served(config, role):
-            _demand_untied(model, role)
+        if not seat.cards:
+            _demand_for_cpu(model, role, loads=not lora and bool(_served(config, role)))
         program = [*vllm, *_vllm(model, seat, lora, colocate=config.run.colocate)]
         own, ready, address = own | VLLM_ENV, f"{url}/health", f"vllm+{url}"
     command = (*program, "--host=127.0.0.1", *served)
@@ -165,16 +166,25 @@ def _vllm(model: Path, seat: Seat, lora: list[str], *, colocate: bool) -> list[s
 
 def vllm_cpu(model: Path) -> list[str]:
     """Return vLLM's options without a card: whole prompts at a time, as one in parts whose request has a seed ends it there."""
-    context = ModelShape.of_config(read_json(model / "config.json"), str(model)).longest
-    whole = ["--no-enable-chunked-prefill", f"--max-num-batched-tokens={context}"]
+    whole = ["--no-enable-chunked-prefill", f"--max-num-batched-tokens={_shape(model).longest}"]
     return ["--dtype=float32", "--enforce-eager", *whole]
 
 
-def _demand_untied(model: Path, role: Role) -> None:
-    """Raise ConfigError for a model whose new versions vLLM would serve with the old output layer."""
-    if ties_embeddings(read_json(model / "config.json")):
+def _demand_for_cpu(model: Path, role: Role, *, loads: bool) -> None:
+    """Raise ConfigError for a model with which vLLM ends on a CPU, or whose versions it would serve with the old output layer."""
+    size, instead = _shape(model).head_dim, "expected --engine sglang or local, a GPU"
+    if size not in _VLLM_CPU_HEADS:
+        raise ConfigError(
+            f"models.{role}.path: {model} has heads of {size} numbers, and vLLM on a CPU ends with others than "
+            f"{', '.join(map(str, _VLLM_CPU_HEADS))}; {instead}, or another model"
+        )
+    if loads and ties_embeddings(read_json(model / "config.json")):
         raise ConfigError(
             f"models.{role}.path: {model} has tie_word_embeddings = true, and vLLM on a CPU keeps the output layer that such a "
-            "model began with; expected --engine sglang or local, a GPU, an adapter (trainer.*.lora_rank), or "
-            "tie_word_embeddings = false with a lm_head.weight of its own"
+            f"model began with; {instead}, an adapter (trainer.*.lora_rank), or tie_word_embeddings = false with a lm_head.weight "
+            "of its own"
         )
+
+
+def _shape(model: Path) -> ModelShape:
+    return ModelShape.of_config(read_json(model / "config.json"), str(model))

@@ -20,6 +20,7 @@ from triforge.supervisor.layout import Layout
 
 ROOT = Path(__file__).parents[3]
 ALONE = {"adaptation": {"controller": "none"}}
+GRPO = {"algorithm": {"preset": "grpo"}}
 
 
 def program(path: Path, *lines: str) -> Path:
@@ -107,20 +108,29 @@ def test_without_cards_engines_and_ranks_are_on_the_cpu(machine: Any) -> None:
 
 
 def test_vllm_without_cards_reads_whole_prompts(machine: Any) -> None:
-    layout = machine("vllm", machine={"engine": "vllm", "gpus": "0"})
+    layout = machine("vllm", machine={"engine": "vllm", "gpus": "0"}, **GRPO)
     (engine,) = (spec for spec in layout.specs if spec.name == "engine-policy")
     assert "--no-enable-chunked-prefill" in engine.command
     assert "--max-num-batched-tokens=4096" in engine.command
 
 
-def test_vllm_without_cards_serves_no_tied_model(machine: Any, tmp_path: Path) -> None:
-    tied = tmp_path / "tied"
-    tied.mkdir()
-    (tied / "config.json").write_text(json.dumps(SHAPE | {"tie_word_embeddings": True}))
-    models = {"policy": {"path": str(tied)}, "reward": {"path": str(tmp_path / "model")}}
-    with pytest.raises(ConfigError, match=r"models.policy.path: .*tie_word_embeddings = true"):
-        machine("vllm", machine={"engine": "vllm", "gpus": "0"}, models=models)
-    assert machine("vllm", machine={"engine": "vllm", "gpus": "8"}, models=models)
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"tie_word_embeddings": True}, r"tie_word_embeddings = true"),
+        ({"head_dim": 16}, r"heads of 16 numbers"),
+    ],
+)
+def test_vllm_without_cards_does_not_get_what_it_cannot_serve(
+    machine: Any, tmp_path: Path, config: dict[str, Any], sentence: str
+) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(SHAPE | config))
+    sections = GRPO | {"models": {"policy": {"path": str(folder)}}}
+    with pytest.raises(ConfigError, match=rf"models.policy.path: .*{sentence}"):
+        machine("vllm", machine={"engine": "vllm", "gpus": "0"}, **sections)
+    assert machine("vllm", machine={"engine": "vllm", "gpus": "8"}, **sections)
 
 
 @pytest.mark.parametrize(
