@@ -23,6 +23,7 @@ from triforge.errors import ConfigError
 GROUP: Final = "triforge.methods"
 RESERVED: Final = (
     "base",
+    "best",
     "orchestrator",
     "paths",
     "votes",

@@ -172,13 +172,18 @@ async def test_an_agent_that_breaks_before_it_asks_is_shown_with_its_error_a_few
 ) -> None:
     code = [sys.executable, "-c", "import nosuch_agent"]
     await Trainer().plays(run, code, 3, rollouts=5)
-    assert not any(t.measured for t in (await run.played()).trajectories)
+    played = (await run.played()).trajectories
+    assert not any(t.measured for t in played)
+    details = [t.outcome.error.detail for t in played if t.outcome.error]
+    assert all(detail.count("session ") == 1 for detail in details), details
+    assert all("No module named 'nosuch_agent'" in detail for detail in details)
     printed = " ".join(capsys.readouterr().out.split())
     assert (
         printed.count("the agent ended with 1: ModuleNotFoundError: No module named 'nosuch_agent'")
         == 3
     )
     assert printed.count("has sampled nothing") == 3
+    assert printed.count('File "<string>", line 1, in <module>') == 1
     assert printed.count("further sessions that end like this are not shown") == 1
 
 

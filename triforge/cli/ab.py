@@ -72,7 +72,7 @@ def ab(
     jobs = [(name, seed) for seed in range(1, seeds + 1) for name in comparison.arms]
     if any(job not in comparison.results for job in jobs):
         for arguments in comparison.arms.values():  # all are checked before the first run
-            Training(**arguments, state=state).document(say)
+            Training(**arguments, state=state).for_beginners().document(say)
     while left := [job for job in jobs if job not in comparison.results]:
         comparison.say_cost(len(jobs), len(left))
         comparison.play(*left[0])

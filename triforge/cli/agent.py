@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -89,6 +90,8 @@ def agent_run(
     """
     if bool(pool) == bool(run):
         raise typer.BadParameter("give one of --pool and --run", param_hint="--pool")
+    if shutil.which(command[0]) is None:
+        raise typer.BadParameter(f"given {command[0]}, expected a program", param_hint="COMMAND")
     over = merge(overrides(config, set_), {"env_adapter": {"played_by": "sessions"}})
     addresses = running(state)
     agents = Agents(addresses, command, parallel, verify=reward == "verifier", keep=keep)
@@ -196,26 +199,32 @@ class Agents:
                 await self._env.reward_session(session_id, await self._reward(made, result))
                 if result.raised:
                     last = result.ending.partition(": ")[2]
-                    self._say(session_id, f"the agent raised, which counts as a failure: {last}")
+                    why = f"the agent raised, which counts as a failure: {last}"
+                    self._say(session_id, why, result)
             except asyncio.CancelledError:  # its place is free for others at once
                 with contextlib.suppress(TriforgeError):
                     await self._env.end_session(session_id, error="its agent was interrupted")
                 raise
             except TriforgeError as error:
-                await self._env.end_session(session_id, error=error.detail)
+                reason = error.detail.removeprefix(f"session {session_id}").lstrip(": ")
+                if result.ending not in reason:
+                    reason = f"{reason}; {result.ending}"
+                await self._env.end_session(session_id, error=reason)
                 if isinstance(error, ConfigError):
                     raise
                 if not isinstance(error, EnvError):
                     await process.stop()  # its next line may be of this session
-                self._say(session_id, error.detail, result.ending)
+                self._say(session_id, reason, result)
 
-    def _say(self, session_id: str, reason: str, ending: str = "") -> None:
-        """Print why a session has no measurement, a few times for each ending."""
-        reason = reason.removeprefix(f"session {session_id}").lstrip(": ")
-        self._endings[ending or reason] += 1
-        count = self._endings[ending or reason]
+    def _say(self, session_id: str, reason: str, result: Result) -> None:
+        """Print why a session has no measurement, a few times for each ending, and once the last lines of the agent's errors."""
+        ending = result.ending or reason
+        self._endings[ending] += 1
+        count = self._endings[ending]
         if count <= _REPEATS:
-            say(f"session {session_id}: {reason}{'' if ending in reason else f'; {ending}'}")
+            say(f"session {session_id}: {reason}")
+        if count == 1 and "\n" in result.errors:
+            say(f"the last lines of its errors:\n{result.errors}")
         if count == _REPEATS:
             say("further sessions that end like this are not shown")
 

@@ -89,7 +89,12 @@ def start_command(state: Path) -> str:
     """Return the command that starts the deployment of an ended training; empty if the folder has none."""
     if (state / ADDRESSES).is_file() or not (state / DOCUMENT).is_file():
         return ""
-    return f"triforge up --config {state / DOCUMENT}{'' if state == STATE else f' --state {state}'}"
+    return f"triforge up --config {state / DOCUMENT}{state_option(state)}"
+
+
+def state_option(state: Path) -> str:
+    """Return the option that names a folder, where it is not the usual one, for the end of a command."""
+    return "" if state == STATE else f" --state {state}"
 
 
 def running(state: Path, service: str = "trainer") -> Settings:

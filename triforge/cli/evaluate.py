@@ -23,6 +23,7 @@ from triforge.cli.deployment import (
     ask_pools,
     ask_trainer,
     overrides,
+    state_option,
 )
 from triforge.cli.endpoint import heldout_tasks, play
 from triforge.cli.figures import (
@@ -112,10 +113,12 @@ def _run(
     folders = {spec: {"name": spec, "path": str(folder(name=spec))} for spec in named}
 
     async def work(client: TrainerClient) -> list[dict[str, Any]]:
+        known = [folders.get(spec) or await _trained(client, spec, pool_id) for spec in models]
         found = []
-        for spec in models:
-            model = folders.get(spec) or await _trained(client, spec, pool_id)
+        for model in known:
             found.append(await _evaluate(client, pool, name, over, model))
+            export = f"triforge run export {found[-1]['run']} --out FILE{state_option(state)}"
+            say(f"every step of every episode: {export}")
         return found
 
     return ask_trainer(state, work)
@@ -160,7 +163,6 @@ async def _evaluate(
             "nothing was played: the pool has no held-out tasks; `heldout` of the pool's `generate` makes some, "
             'and so does "split": "heldout" of a task'
         )
-    say(f"every step of every episode: triforge run export {run.id} --out FILE")
     return _result(model, played) | {"run": run.id}
 
 

@@ -29,7 +29,7 @@ TINY: Final = "tiny"
 _HUB_ID: Final = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # ./name is a folder
 # A tiny model has few words.
 TINY_DOCUMENT: Final[dict[str, Any]] = {"models": {"policy": {"max_new_tokens": 16}}}
-_RECIPE: Final = "4"  # a new number for each change of how tiny models are made
+_RECIPE: Final = "5"  # a new number for each change of how tiny models are made
 _ALSO: Final = (
     "; tiny is made for policies only, and the tiny judge of `make demo` is named in var/demo/demo.toml",
     ", or tiny",
@@ -97,12 +97,12 @@ def shapes_of(config: RunConfig, tell: Callable[[str], None]) -> dict[str, Model
 
 
 def learning_rate(folder: Path, *, lora: bool) -> float:
-    """Return a rate for a model of N parameters: `1e-6 (7e9 / N)^0.56`, ten times that for an adapter.
+    """Return a rate for a model of N parameters: `1e-6 (7e9 / N)^0.56`, three times that for an adapter.
 
-    Between the rates in use for 7e9 and 1e5 parameters (docs/experiments.md). Raises WeightsError: the folder cannot be read.
+    Between the rates in use for 7e9 and 1e5 parameters (experiments/results/first_training.md). Raises WeightsError: the folder cannot be read.
     """
     numbers = sum(math.prod(entry.shape) for entry in read_folder(folder).values())
-    rate = 1e-6 * (7e9 / max(1, numbers)) ** 0.56 * (10 if lora else 1)
+    rate = 1e-6 * (7e9 / max(1, numbers)) ** 0.56 * (3 if lora else 1)
     return float(f"{rate:.1e}")
 
 

@@ -8,10 +8,9 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +34,7 @@ from triforge.cli.deployment import (
     names,
     settings,
     start_command,
+    state_option,
 )
 from triforge.cli.figures import MODES, TASKS, held_out, measures_of
 from triforge.cli.model_folders import (
@@ -49,7 +49,7 @@ from triforge.cli.models import initial_policy, trained_policy
 from triforge.cli.pools import read_pool, send_pool
 from triforge.cli.terminal import console as own_console
 from triforge.cli.terminal import say
-from triforge.cli.watch import SAME, say_verdict, status_text, watch
+from triforge.cli.watch import say_verdict, status_text, watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import (
@@ -81,6 +81,7 @@ from triforge.types import (
     RunState,
     RunStep,
     Task,
+    Verdict,
 )
 
 Tell = Callable[[str], None]
@@ -222,12 +223,8 @@ class Training:
 
     def _with_room(self, document: dict[str, Any], tell: Tell) -> dict[str, Any]:
         """Return the document as `planned`, if a start here divides cards; a tiny model fits any."""
-        machine = parse(document).machine
-        if (
-            deployed(self.state) is not None
-            or not machine.divides
-            or TINY in self._named().values()
-        ):
+        divides = parse(document).machine.divides and TINY not in self._named().values()
+        if not divides or deployed(self.state) is not None:
             return document
         document, plan = self.planned(document, tell)
         for note in plan.notes:
@@ -294,6 +291,11 @@ class Trained:
     proposals: list[Proposal]
     seconds: float
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict on the run: its sentence, word, warnings and what to try next; None before a step."""
+        return self.run.verdict
+
 
 def train(
     model: str | Path = "",
@@ -313,7 +315,7 @@ def train(
         model: a model folder, a model's id on the Hugging Face hub, or `tiny`.
         env: the environment family.
         state: folder of the deployment: database, weights, logs.
-        console: where progress is shown.
+        console: where progress is shown; with one given the verdict is returned only.
         data: option `data` of the family's generator, a file, or its rows.
         reward: option `reward` of the family, `MODULE:NAME` of a function, or the function itself, also one of a notebook: it
             then runs in this process, which the workers of a deployment on this machine call.
@@ -350,15 +352,18 @@ def train(
     if reward:
         arguments["options"] = {**arguments.get("options", {}), "reward": reward}
     training = Training(model=str(model), env=env, state=Path(state), **arguments).for_beginners()
-    console = console or Console()
-    tell = partial(say, to=console)
+    shown = console or Console()
+    tell = partial(say, to=shown)
     document = training.document(tell)  # outside of an event loop, where Ctrl-C ends it
 
     async def work() -> Trained:
         async with deployment(document, training.state, tell) as addresses:
-            return await conduct(training, document, addresses, console, tell)
+            return await conduct(training, document, addresses, shown, tell)
 
-    return run_anywhere(work())
+    trained = run_anywhere(work())
+    if console is None:
+        say_verdict(trained.run, to=shown)
+    return trained
 
 
 def _written(rows: Iterable[Mapping[str, Any]], folder: Path) -> Path:
@@ -601,19 +606,16 @@ def train_command(
         gpus=gpus, config=config,
         overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=own_console,
     )  # fmt: skip
-    show(trained, SAME if resume else shlex.join(["triforge", *sys.argv[1:]]))
+    show(trained, () if resume else ("triforge", *sys.argv[1:]))
     if command := start_command(state):
         say(f"to look at it: {command}")
-        say(
-            f"  then open {Settings.from_env().dashboard_url}/runs/{trained.run.id}, or type in another terminal"
-        )
-    folder = "" if state == STATE else f" --state {state}"
-    say(f"  triforge run show {trained.run.id} --step 1{folder}")
+        say("  then open the address of the dashboard that it prints, or type in another terminal")
+    say(f"  triforge run show {trained.run.id} --step 1{state_option(state)}")
     if trained.run.status in ("failed", "stopped"):
         raise typer.Exit(1)
 
 
-def show(trained: Trained, command: str = SAME) -> None:
+def show(trained: Trained, command: Sequence[str] = ()) -> None:
     """Print the success on held-out tasks before and after, the verdict, and the folder of the model; `command` began the run."""
     run, table = trained.run, Table("held out", "before", "95 %", "after", "95 %", "episodes")
     for mode in MODES:
@@ -633,7 +635,9 @@ def show(trained: Trained, command: str = SAME) -> None:
     if trained.model is None:
         say(f"no update was made; the model is unchanged: {initial_policy(run) or 'as served'}")
         return
-    say(f"trained model: {trained.model} (version {run.policy_version}; 1 is the initial one)")
+    say(
+        f"trained model: {trained.model} (version {run.policy_version}; the run began with {trained.steps[0].policy_version})"
+    )
     if not trained.model.is_dir():
         say("  on the trainer's machine")
     elif (trained.model / "adapter_config.json").is_file():

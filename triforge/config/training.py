@@ -71,8 +71,6 @@ class LearnerSection(Section):
     """The adapter counts `lora_alpha / lora_rank` times."""
     lora_targets: Annotated[tuple[str, ...], _ADAPTER] = ()
     """Layers that get an adapter, by name (`q_proj`); none is all linear layers of the blocks."""
-    ranks: int = Field(0, ge=0, le=64)
-    """Processes that `triforge train` and `triforge up` start for the learner; 0 is one a card."""
 
     @model_validator(mode="after")
     def _whole_models_are_rounded(self) -> LearnerSection:
@@ -99,7 +97,7 @@ class PlacedLearnerSection(LearnerSection):
     gpus: Cards = ()
     """Numbers of its cards, one a rank; none leaves them to the plan (`triforge plan`)."""
     ranks: int = Field(0, ge=0)
-    """Processes that train together; 0 leaves it to the plan, which takes one without a card."""
+    """Processes that train together; 0 leaves it to the plan, which takes one without a card. `triforge train` and `up` start them."""
 
 
 class FurtherLearnerSection(PlacedLearnerSection):

@@ -93,7 +93,7 @@ def make_plan(
 def fitted(
     document: Mapping[str, Any], shapes: Mapping[Role, ModelShape], cards: Sequence[Card], roles: Sequence[Role]
 ) -> tuple[dict[str, Any], Plan]:  # fmt: skip
-    """Return the document of a run and its plan; learners get `activation_checkpointing` if it does not fit without and nobody chose.
+    """Return the document of a run and its plan; `activation_checkpointing` that it leaves open is on if the run does not fit without.
 
     Raises:
         ConfigError: as `make_plan`.

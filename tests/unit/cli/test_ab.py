@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from demo.models.tiny_models import TinyShape, build_tiny_model
 from tests.unit.cli.conftest import Services, Triforge, run_state
 from tests.unit.cli.test_train import trained  # noqa: F401  a fixture
+from triforge.cli.model_folders import tiny_folder
+from triforge.environments.registry import family
 from triforge.types import Page, RunState
 
 pytestmark = pytest.mark.usefixtures("trained")
@@ -45,6 +48,20 @@ def test_every_arm_is_trained_on_every_seed_and_once(
     assert (code, err, len(submitted(services))) == (0, "", 4)
     triforge(*TWO, "--arm", "none", *GIVEN, "--seeds", "2")
     assert len(submitted(services)) == 6  # a new arm is played, the old ones are not
+
+
+def test_arms_share_the_tiny_model_of_small_tasks(
+    triforge: Triforge, services: Services, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    small = family("household").beginner
+    made = tiny_folder("household", small.generate, small.options)
+    build_tiny_model(made, ["put"], shape=TinyShape(hidden=16, layers=1, heads=1))
+    code, _, err = triforge(*TWO, "--model", "tiny", *GIVEN[2:], "--seeds", "1")
+    assert (code, err) == (0, "")
+    paths = [body["config"]["models"]["policy"]["path"] for body in submitted(services)]
+    assert paths == [str(made)] * 2
+    assert [*made.parent.iterdir()] == [made]  # no other was made for the checks
 
 
 def test_a_run_that_did_not_finish_is_gone_on_with(triforge: Triforge, services: Services) -> None:

@@ -239,6 +239,12 @@ def test_logs_are_those_of_the_state_folder(triforge: Triforge, tmp_path: Path) 
     assert done.stdout.split("\n")[1::3] == ["new of rollout-1", "new of rollout-2"]
 
 
+def test_an_agent_that_is_no_program_begins_no_run(triforge: Triforge, services: Services) -> None:
+    code, _, err = triforge("agent", "run", "--pool", "p", "--", "no-such-program")
+    assert (code, services.asked) == (2, [])
+    assert "no-such-program" in err
+
+
 # ---- addresses ----
 
 

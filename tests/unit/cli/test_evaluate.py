@@ -127,6 +127,14 @@ def trained(services: Services, *, initial: str = "/w/initial") -> None:
     services.say("GET /v1/runs/old/weights", listed(weights(5), weights(7), weights(8, kept=False)))
 
 
+def test_nothing_is_played_before_every_model_is_known(
+    triforge: Triforge, services: Services
+) -> None:
+    trained(services)
+    code, _, _ = triforge("eval", "kitchen", "--model", "initial", "--model", "nosuch")
+    assert (code, [what for what, _ in services.asked if "POST" in what]) == (1, [])
+
+
 def test_newest_policy_of_the_pool(triforge: Triforge, services: Services, tmp_path: Path) -> None:
     say_ended(services, WON)
     trained(services)
@@ -258,6 +266,9 @@ def test_intervals_of_tasks_that_were_played_several_times_are_those_of_the_trai
     metrics |= {"eval/sampled/low": 0.2, "eval/sampled/high": 0.8}
     wide = held_out([step.model_copy(update={"metrics": metrics})])["sampled"]
     assert (wide["low"], wide["high"]) == (0.2, 0.8)
+    nothing = {"eval/sampled_episodes": 4.0, "eval/sampled_score": 0.5}
+    scored = held_out([step.model_copy(update={"metrics": nothing})])["sampled"]
+    assert (scored["success"], scored["low"], scored["high"]) == (None, None, None)
 
 
 # ---- an endpoint ----

@@ -329,6 +329,17 @@ def test_a_file_is_taken_whole_unless_a_number_is_asked_for(
     assert Training(generate={"data": str(data)}, **asked).counts() == counts
 
 
+@pytest.mark.usefixtures("trained")
+def test_the_command_that_serves_the_pages_again_says_where_they_are(
+    triforge: Triforge, tmp_path: Path
+) -> None:
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var/train.toml").touch()  # the deployment has ended
+    out = triforge(*ASKED, "--model", ".")[1]
+    assert "triforge up --config var/train.toml\n" in out
+    assert ":8005" not in out  # its address depends on how it is started
+
+
 def test_tiny_model_depends_on_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_family_of_two.py").write_text("one = 1")
@@ -360,6 +371,34 @@ def test_a_training_ends_with_its_verdict_and_the_command_to_try(
     (tmp_path / "var" / "train.toml").touch()
     _, out, _ = triforge("train", "--resume", "run-1")
     assert PRINTED.format(SAME) in out
+
+
+@pytest.mark.parametrize(
+    ("given", "printed"),
+    [
+        (("--steps", "3", "--set", "run.steps=6", "--set=run.seed=1"), "--set run.seed=1 --steps 12 --heldout 300"),
+        (("--heldout=9", "--seed", "2", "--set", "run.eval_tasks=9"), "--seed 2 --steps 12 --heldout 300"),
+        (("--steps=3", "--data", "rows.csv"), "--data rows.csv --steps 12"),
+    ],
+)  # fmt: skip
+def test_the_command_to_try_replaces_what_was_given(
+    triforge: Triforge, trained: Services, given: tuple[str, ...], printed: str
+) -> None:
+    verdict = WORSE.model_copy(update={"options": ("--steps 12", "--heldout 300")})
+    trained.say("GET /v1/runs/run-1", run_state("finished", verdict=verdict))
+    _, out, _ = triforge(*ASKED, "--model", ".", *given)
+    own = " ".join(word for word in ASKED if word not in ("--steps", "3"))
+    assert f"next: smaller steps: {program()} {own} --model . {printed}\n" in out
+
+
+def test_from_python_the_verdict_is_printed_and_returned(
+    trained: Services, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    trained.say("GET /v1/runs/run-1", run_state("finished", verdict=WORSE))
+    result = library.train(".", "household", preset="grpo")
+    assert result.verdict == WORSE
+    assert capsys.readouterr().out.count(WORSE.text) == 1
 
 
 def test_end_names_next_commands(triforge: Triforge, trained: Services, tmp_path: Path) -> None:
