@@ -54,14 +54,15 @@ async def test_box(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TRIFORGE_ENGINE_PYTHON", str(tmp_path / "python-sglang"))
     deployment = Deployment.made(tmp_path, tiny_model)
     document = tmp_path / "run.toml"
-    document.write_text(f"{document.read_text()}\n[machine]\ngpus = '6'\n")
+    text = document.read_text().replace("[trainer.policy]", "[trainer.policy]\nranks = 2")
+    document.write_text(f"{text}\n[machine]\ngpus = '6'\n")
     try:
         deployment.start()
-        assert "learner of policy: card 3, 5, 2 ranks" in (tmp_path / "up.log").read_text()
+        assert "learner of policy: card 3, 4, 2 ranks" in (tmp_path / "up.log").read_text()
         before = deployment.pids()
         placed = {name: shown(pid) for name, pid in before.items() if name[:7] in ("engine-", "learner")}  # fmt: skip
         assert placed == {
-            "engine-policy": "0", "engine-reward": "1", "engine-rewriter": "2", "learner-policy": "3,5", "learner-reward": "4",
+            "engine-policy": "0", "engine-reward": "1", "engine-rewriter": "2", "learner-policy": "3,4", "learner-reward": "5",
         }  # fmt: skip
         settings = deployment.settings()
         run = await submit(settings, steps=6, checkpoint_every=6)

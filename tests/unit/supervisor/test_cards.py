@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import SecretStr
+from safetensors.torch import save_file
 
-from tests.unit.supervisor.test_layout import planned
+from tests.unit.supervisor.test_layout import SHAPE, planned
 from triforge.config import Settings
 from triforge.errors import ConfigError
 from triforge.supervisor.engines import VERSIONS
@@ -17,6 +20,7 @@ from triforge.supervisor.layout import Layout
 
 ROOT = Path(__file__).parents[3]
 ALONE = {"adaptation": {"controller": "none"}}
+GRPO = {"algorithm": {"preset": "grpo"}}
 
 
 def program(path: Path, *lines: str) -> Path:
@@ -29,14 +33,14 @@ def program(path: Path, *lines: str) -> Path:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Plan a start on a machine of eight cards that has SGLang."""
+    """Plan a start on a machine of eight cards that has an engine."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     lines = [f"{n}, GPU-{n}, NVIDIA A100-SXM4-80GB, 81920" for n in range(8)]
     program(tmp_path / "bin" / "nvidia-smi", *lines)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    python = program(tmp_path / "sglang" / "python", VERSIONS["sglang"])
 
-    def start(**sections: Any) -> Layout:
+    def start(has: str = "sglang", **sections: Any) -> Layout:
+        python = program(tmp_path / has / "python", VERSIONS[has])
         settings = Settings(engine_python=str(python), api_key=SecretStr("user"))
         return planned(tmp_path, {}, settings, **ALONE | sections)
 
@@ -69,12 +73,19 @@ def test_engines_and_learners_divide_the_cards(machine: Any) -> None:
     assert [line for line in layout.placement.lines() if line.startswith("learner of policy")]
 
 
-def test_engines_get_what_their_clients_need(machine: Any) -> None:
+def test_engines_get_what_their_clients_need(machine: Any, tmp_path: Path) -> None:
     trainer = {"policy": {"lora_rank": 8}}
+    layers = {f"model.layers.0.mlp.{name}.weight": torch.ones(2, 2) for name in ("up", "down")}
+    outside = {"lm_head.weight": torch.ones(2, 2), "model.layers.0.norm.weight": torch.ones(2)}
+    (tmp_path / "model").mkdir()
+    save_file(layers | outside, tmp_path / "model" / "model.safetensors")
     layout = machine(machine={"gpus": "1"}, run={"colocate": True}, trainer=trainer)
     specs = {spec.name: spec for spec in layout.specs}
     policy, reward = specs["engine-policy"].command, specs["engine-reward"].command
     assert "--max-lora-rank=8" in policy
+    modules = policy.index("--lora-target-modules") + 1
+    assert policy[modules : modules + 2] == ("down", "up"), "no lm_head, which ends vLLM"
+    assert policy[modules + 2].startswith("--")
     assert "--enable-lora" not in reward
     assert "--enable-memory-saver" in reward
     assert specs["engine-policy"].env["ENGINE_API_KEY"] == "user"
@@ -94,6 +105,32 @@ def test_without_cards_engines_and_ranks_are_on_the_cpu(machine: Any) -> None:
     assert "--device=cpu" in specs["engine-policy"].command
     assert "--nproc-per-node=2" in specs["learner-policy"].command
     assert "torch.distributed.run" not in specs["learner-reward"].command
+
+
+def test_vllm_without_cards_reads_whole_prompts(machine: Any) -> None:
+    layout = machine("vllm", machine={"engine": "vllm", "gpus": "0"}, **GRPO)
+    (engine,) = (spec for spec in layout.specs if spec.name == "engine-policy")
+    assert "--no-enable-chunked-prefill" in engine.command
+    assert "--max-num-batched-tokens=4096" in engine.command
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"tie_word_embeddings": True}, r"tie_word_embeddings = true"),
+        ({"head_dim": 16}, r"heads of 16 numbers"),
+    ],
+)
+def test_vllm_without_cards_does_not_get_what_it_cannot_serve(
+    machine: Any, tmp_path: Path, config: dict[str, Any], sentence: str
+) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(SHAPE | config))
+    sections = GRPO | {"models": {"policy": {"path": str(folder)}}}
+    with pytest.raises(ConfigError, match=rf"models.policy.path: .*{sentence}"):
+        machine("vllm", machine={"engine": "vllm", "gpus": "0"}, **sections)
+    assert machine("vllm", machine={"engine": "vllm", "gpus": "8"}, **sections)
 
 
 @pytest.mark.parametrize(
