@@ -20,7 +20,9 @@ from rich.console import Console
 from bench.gpu.device import GPU
 from bench.gpu.loop_part import smollm2, speeds
 from bench.gpu.supervise import ROOT, SkipCase
-from triforge.cli.training import Trained, Training, conduct, deployment
+from triforge.cli.started import deployment
+from triforge.cli.train import Trained, conduct
+from triforge.cli.training import Training
 from triforge.config import Settings, parse
 from triforge.errors import ConfigError
 from triforge.planning.cards import find_cards
