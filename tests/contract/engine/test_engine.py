@@ -129,7 +129,10 @@ async def test_an_answer_ends_with(
     async def asked(most: int) -> Partial:
         prompt = replace(greedy(max_new_tokens=most, **options), stop_ids=(END,))
         sample, pieces = await ask(engine, prompt), await parts(engine, prompt)
-        assert pieces[-1].output() == sample.output
+        last = pieces[-1].output()
+        # what a cache gave is summed in another order
+        assert last.logprobs == pytest.approx(sample.output.logprobs, abs=1e-4)
+        assert last == sample.output.model_copy(update={"logprobs": last.logprobs})
         for before, after in pairwise(pieces):
             assert after.text.startswith(before.text)
         return pieces[-1]
