@@ -32,8 +32,14 @@ SGLANG_CPU = (
     "--disable-overlap-schedule", "--mem-fraction-static=0.3", "--max-total-tokens=32768", "--max-running-requests=16",
     "--skip-server-warmup", "--sleep-on-idle",
 )  # fmt: skip
+# SGLang takes a share of what is free when it starts: another engine may be on the card, before a restart as well.
 _SGLANG = """
-import os, runpy, sys
+import os, runpy, subprocess, sys
+cards, share = os.environ["CUDA_VISIBLE_DEVICES"], float(sys.argv.pop(1))
+ask = ["nvidia-smi", "-i", cards, "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits"]
+shown = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.splitlines()
+least = max(float(total) / max(1.0, float(free)) for total, free in (line.split(",") for line in shown))
+sys.argv.append(f"--mem-fraction-static={min(0.95, share * least):.3f}")
 for name in ("api-key", "admin-api-key"):
     if key := os.environ.get("ENGINE_" + name.upper().replace("-", "_")):
         sys.argv.append(f"--{name}={key}")
@@ -137,13 +143,10 @@ def _sglang(model: Path, seat: Seat, lora: list[str], *, colocate: bool) -> list
     ]
     options += ["--enable-memory-saver"] * colocate
     if not seat.cards:
-        return [str(_CPU_LAUNCHER), *options, *SGLANG_CPU]
-    options += [
-        f"--tp={len(seat.cards)}",
-        f"--mem-fraction-static={seat.of_free}",
-        "--enable-metrics",
-    ]
-    return ["-c", _SGLANG, *options]
+        lora_cpu = ["--lora-backend=torch_native"] * bool(lora)
+        return [str(_CPU_LAUNCHER), *options, *SGLANG_CPU, *lora_cpu]
+    options += [f"--tp={len(seat.cards)}", "--enable-metrics"]
+    return ["-c", _SGLANG, str(seat.memory), *options]
 
 
 def _has_decoder(model: Path) -> bool:

@@ -24,7 +24,6 @@ class Seat:
     Attributes:
         cards: their numbers in `nvidia-smi`; None where nothing was divided, and a process sees all.
         memory: share of each card that an engine may fill.
-        of_free: the same as a share of what is free when it starts.
         held: bytes of each card that are planned for.
         alone: whether no other engine has the card; engines that share one begin one after the other.
         ranks: processes of a learner.
@@ -32,7 +31,6 @@ class Seat:
 
     cards: tuple[int, ...] | None = None
     memory: float = FRACTION
-    of_free: float = FRACTION
     held: float = 0.0
     alone: bool = True
     ranks: int = 1
@@ -100,7 +98,7 @@ def place(config: RunConfig, roles: Sequence[Role]) -> Placement:
     seats: dict[Role, list[Seat]] = {}
     for one in plan.engines:
         seat = Seat(
-            cards=one.cards, memory=round(one.memory.total / size, 3), of_free=one.memory_fraction,
+            cards=one.cards, memory=round(one.memory.total / size, 3),
             alone=all(used[card] == 1 for card in one.cards), held=one.memory.total,
         )  # fmt: skip
         seats.setdefault(one.role, []).append(seat)

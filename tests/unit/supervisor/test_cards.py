@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +92,29 @@ def test_engines_get_what_their_clients_need(machine: Any, tmp_path: Path) -> No
     assert "--enable-memory-saver" in reward
     assert specs["engine-policy"].env["ENGINE_API_KEY"] == "user"
     assert not any("user" in word for word in policy), "others see the arguments of a process"
-    stem = "--mem-fraction-static="
-    shares = [float(o.removeprefix(stem)) for o in (*policy, *reward) if o.startswith(stem)]
-    first, second = shares
-    assert first + second * (1 - first) == pytest.approx(0.85, abs=0.01), "of what the first left"
+    shares = [float(command[3]) for command in (policy, reward)]
+    assert sum(shares) == pytest.approx(0.85, abs=0.01), "of the card"
     assert specs["engine-policy"].first, "which the second can tell only later"
     assert set(cards(layout).values()) == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("free", "fraction"), [((81920, 81920), 0.4), ((81920, 40960), 0.8), ((4096, 81920), 0.95)]
+)
+def test_sglang_takes_its_share_of_the_card_whatever_is_free(
+    machine: Any, tmp_path: Path, free: tuple[int, int], fraction: float
+) -> None:
+    layout = machine(machine={"gpus": "2"})
+    command = next(s for s in layout.specs if s.name == "engine-policy").command
+    program(tmp_path / "bin" / "nvidia-smi", *(f"81920, {mib}" for mib in free))
+    server = tmp_path / "sglang" / "launch_server.py"
+    server.write_text("import sys; print(*sys.argv[1:])")
+    shown = subprocess.run(
+        [sys.executable, *command[1:3], "0.4", *command[4:]], capture_output=True, text=True, check=True, cwd=tmp_path,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "0,1", "ENGINE_API_KEY": "user", "PYTHONPATH": str(tmp_path)},
+    ).stdout.split()  # fmt: skip
+    assert f"--mem-fraction-static={fraction:.3f}" in shown
+    assert "--api-key=user" in shown
 
 
 def test_without_cards_engines_and_ranks_are_on_the_cpu(machine: Any) -> None:
