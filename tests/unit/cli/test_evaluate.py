@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -321,7 +323,7 @@ def test_a_family_is_played_without_a_deployment(
     given = ("--env", "household", "--tasks", "3", "--set", "env_adapter.max_steps=1")
     code, _, err = triforge("eval", *given, "--endpoint", endpoint, "--model", "m", "-o", "f.json")
     assert (code, err) == (0, "")
-    assert {what for what, _ in services.asked} == {"POST /v1/chat/completions"}
+    assert {what for what, _ in services.asked} == {"GET /v1/models", "POST /v1/chat/completions"}
     (found,) = json.loads((tmp_path / "f.json").read_text())["models"]
     assert (found["greedy"]["success"], found["greedy"]["episodes"]) == (0.0, 3)
 
@@ -333,3 +335,15 @@ def test_an_endpoint_that_refuses_everything_is_an_error(
     code, _, err = triforge("eval", "kitchen", "--endpoint", endpoint, "--model", "gpt")
     assert code == 1
     assert "no such key" in err
+
+
+def test_a_dead_endpoint_is_given_up_before_anything_is_played(triforge: Triforge) -> None:
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))  # nobody listens
+        url = f"http://127.0.0.1:{port.getsockname()[1]}/v1"
+        started = time.monotonic()
+        given = ("--env", "household", "--tasks", "1", "--model", "m", "--endpoint", url)
+        code, out, err = triforge("eval", *given)
+    assert (code, time.monotonic() - started < 10) == (1, True)
+    assert "no answer to GET /models" in err
+    assert "ssl" not in out + err
