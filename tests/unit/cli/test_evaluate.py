@@ -143,6 +143,7 @@ def test_newest_policy_of_the_pool(triforge: Triforge, services: Services, tmp_p
     code, out, err = triforge("eval", "kitchen", "--out", "f.json")
     assert (code, err) == (0, "")
     assert posted(services)["config"]["models"] == {"policy": {"path": "/w/policy/7"}}
+    assert "answers with /w/policy/7 until the next run" in out
     assert out.startswith("evaluating the policy /w/policy/7 (version 7 of old)\n")
     (figures,) = json.loads((tmp_path / "f.json").read_text())["models"]
     assert figures["model"] == {"name": "old:7", "path": "/w/policy/7", "run": "old", "version": 7}
