@@ -66,7 +66,7 @@ def check_new_pool(
         if 0 < (heldout := checked.splits["heldout"]) < _FEW_HELDOUT:
             tell(
                 f"{head.environment}: {heldout} held-out tasks tell a gain from chance only above about "
-                f"{100 * half_width(heldout):.0f} points; hold out more (--heldout, and fewer --tasks where there are no more)"
+                f"{100 * half_width(heldout):.0f} points; hold out more (`heldout`, and fewer `tasks` where there are no more)"
             )
         drafts = [draft for _, draft in islice(checked, _TRIED)]
         if play:
@@ -105,9 +105,9 @@ async def _system(family: EnvironmentFamily, task: Task, options: Params) -> str
     return ""
 
 
-def demand_playable(pool: PoolState, document: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a pool that cannot be played or trained on as the document says."""
-    config = config_on(pool, document, document)
+def demand_playable(pool: PoolState, document: Mapping[str, Any], base: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a pool that cannot be played or trained on as the document says on a deployment with the document `base`."""
+    config = config_on(pool, base, document)
     demand_trainable(config, pool)
     try:
         registry.family(pool.environment).make(merge(pool.options, config.env_adapter.options))

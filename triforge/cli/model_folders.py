@@ -130,7 +130,7 @@ def _tiny(tell: Callable[[str], None], env: str, generate: Params, options: Para
     if (folder / "manifest.json").is_file():  # the folder appears whole or not at all
         tell(f"tiny: the model of an earlier run; delete {folder} to make a new one")
         return folder
-    tell(f"tiny: making a Llama of 0.1 M parameters for {env}, once; about a minute")
+    tell(f"tiny: making a Llama of 0.1 M parameters for {env}, once; a minute or two")
     command = [
         sys.executable,
         "-m",

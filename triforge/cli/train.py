@@ -71,6 +71,18 @@ class Trained:
     proposals: list[Proposal]
     seconds: float
 
+    def __repr__(self) -> str:
+        """Return a few lines, for a notebook: the run, its verdict, held-out results, and the model."""
+        run, lines = self.run, [self.verdict.text] if self.verdict else []
+        for when, result in (("before", self.before), ("after", self.after)):
+            found = [(mode, *one) for mode in result for one in measures_of(result[mode]).items()]
+            cells = (
+                f"{name} {mean} ({interval}), {mode}" for mode, name, (mean, interval) in found
+            )
+            lines.append(f"{when}: {'; '.join(cells) or 'not measured'}")
+        ended = f"{run.id} {run.status} at step {max(run.step, 0)} of {run.steps}"
+        return "\n  ".join((f"Trained: {ended}", *lines, f"model: {self.model}"))
+
     @property
     def verdict(self) -> Verdict | None:
         """The verdict on the run: its sentence, word, warnings and what to try next; None before a step."""
@@ -102,7 +114,7 @@ def train(
         arguments: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
             `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
             `pool` or a `file` of tasks; `seed`, `name`, `again` (go on with the newest run of that name); `colocate` (engines and
-            learners take turns on one card), `engine` and `gpus` as the options of `triforge train`; `resume`, a run to go on with;
+            learners take turns on one card), `engine` and `gpus` as the options of `triforge train`; `resume`, a run to go on with as it was begun;
             `export`, a Parquet file of all steps.
 
     Raises:
@@ -117,11 +129,12 @@ def train(
         )
     if callable(reward):
         place = hashlib.sha256(str(Path(state).resolve()).encode()).hexdigest()[:12]
-        env = env or ("" if arguments.get("pool") else "prompts")
+        resume = arguments.get("resume")  # a run whose pool has the address already
+        env = env or ("" if arguments.get("pool") or resume else "prompts")
         with serving(reward, cache_folder() / "rewards" / f"{place}.sock") as address:
             return train(
-                model, env, state=state, console=console, data=data, reward=address, **arguments
-            )
+                model, env, state=state, console=console, data=data, reward="" if resume else address, **arguments
+            )  # fmt: skip
     for name in ("config", "file", "export"):
         arguments |= {name: Path(arguments[name])} if arguments.get(name) else {}
     if not isinstance(data, str | Path):
@@ -137,7 +150,8 @@ def train(
     document = training.document(tell)  # outside of an event loop, where Ctrl-C ends it
 
     async def work() -> Trained:
-        async with deployment(document, training.state, tell) as addresses:
+        base = training.of_deployment(document)
+        async with deployment(base, training.state, tell) as addresses:
             return await conduct(training, document, addresses, shown, tell)
 
     trained = run_anywhere(work())
@@ -287,7 +301,7 @@ def train_command(
     gpus: GpusOption = "",
     config: OverlayOption = None,
     set_: SetOption = None,
-    resume: Annotated[str, Option(help="Go on with this run of the folder.")] = "",
+    resume: Annotated[str, Option(help="Go on with this run of the folder, as it was begun.")] = "",
     state: StateOption = STATE,
 ) -> None:
     """Train a model on an environment: start what is needed, show progress, report success and the model's folder.

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from triforge.cli.figures import TASKS
 from triforge.cli.model_folders import TINY, TINY_DOCUMENT, learning_rate, model_folder, shapes_of
 from triforge.cli.pools import read_pool
 from triforge.cli.started import Tell, clients_of, deployed
-from triforge.config import Settings, merge, parse, read_document
+from triforge.config import AlgorithmSection, Settings, merge, parse, read_document
 from triforge.environments.kit import Beginner
 from triforge.environments.registry import family
 from triforge.environments.trainable import unplayable
@@ -97,7 +97,20 @@ class Training:
         rewriter = self.rewriter_model or os.environ.get("TRIFORGE_REWRITER_MODEL_URL")
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
+        if of := self.env or self.pool:
+            preset = document.get("algorithm", {}).get("preset", AlgorithmSection().preset)
+            document = merge({"run": {"name": f"{of}-{preset}"}}, document)
         return document
+
+    def of_deployment(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the document for a start: without the run's name, and the options of episodes that the new pool has, which others have not."""
+        if self.resume:
+            return document
+        kept = {section: dict(given) for section, given in document.items()}
+        kept["run"].pop("name", None)
+        if not (self.pool or self.file):
+            kept["env_adapter"].pop("options")
+        return kept
 
     def counts(self) -> tuple[int, int]:
         """Return how many tasks are generated for training and evaluation; a file is taken whole, of which a fifth is held out, 128 rows at most."""
@@ -118,13 +131,22 @@ class Training:
         if self.file:
             return name, read_pool(self.file)
         count, heldout = self.counts()
-        seed = parse(document).run.seed
+        config = parse(document)
+        seed, options = config.run.seed, config.env_adapter.options
         generate = {"count": count, "heldout": heldout, "options": self.generate, "seed": seed}
         if self.tasks is None and self.heldout is None:
             generate["at_most"] = True
-        return name, {"options": self.options, "generate": generate}
+        return name, {"options": options, "generate": generate}
 
     def _demand_run(self) -> None:
+        begun, there = Training(), {"resume", "state", "export"}
+        names = [one.name for one in fields(self) if one.name not in there]
+        if given := [name for name in names if getattr(self, name) != getattr(begun, name)]:
+            raise InputError(
+                f"--resume: given with {', '.join(given)}, expected the run alone, which goes on as it was begun, to its own "
+                "number of steps. To train its model for more steps, begin a run with the folder that `triforge run save "
+                f"{self.resume} --to FOLDER` writes: --model FOLDER"
+            )
         if deployed(self.state) is None:
             from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 
@@ -139,7 +161,9 @@ class Training:
             options = parse(document).env_adapter.options
             run_anywhere(_check_served_pool(addresses, self.pool, options))
         elif addresses is not None and (self.state / ADDRESSES).is_file():
-            check_new_pool(*self.request(document), self.env, play=False, tell=tell)
+            pool, _ = check_new_pool(*self.request(document), self.env, play=False, tell=tell)
+            base = read_document(Path(addresses.config)) if addresses.config else {}
+            demand_playable(pool, document, base)
         elif addresses is None and self.pool:
             from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 
@@ -147,7 +171,7 @@ class Training:
         elif addresses is None:
             shown = check_new_pool(*self.request(document), self.env, play=True, tell=tell)
         if shown is not None:
-            demand_playable(shown[0], document)
+            demand_playable(shown[0], document, document)
         return shown
 
     def planned(self, document: dict[str, Any], tell: Tell) -> tuple[dict[str, Any], Plan]:
@@ -208,7 +232,7 @@ class Training:
         }
 
     def _named(self) -> dict[str, str]:
-        # the policy is last, because a tiny one takes a minute to make
+        # the policy is last, because a tiny one takes a minute or two to make
         return {"reward": self.reward_model, "rewriter": self.rewriter_model, "policy": self.model}
 
 

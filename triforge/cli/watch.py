@@ -31,7 +31,6 @@ _MEASURES: Final = (
 )
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _ADVICE: Final = "; to change: "  # in a note
-SAME: Final = "the same command with"
 _GIVEN_TASKS: Final = {"--pool", "--file", "-f", "--data"}  # no further ones can be held out
 _ASSIGNED: Final = {"--steps": "run.steps", "--heldout": "run.eval_tasks"}
 _COLOURS: Final = {"better": "green", "worse": "red"}
@@ -161,10 +160,20 @@ def say_verdict(run: RunState, command: Sequence[str] = (), to: Console = own_co
         say(f"warning: {warning}", to, style="red")
     if verdict.advice:
         given = {word.partition("=")[0] for word in command} & _GIVEN_TASKS
-        options = [o for o in verdict.options if not (given and o.startswith("--heldout"))]
-        same = shlex.join(_without(command, options)) or SAME
-        line = f": {same} {' '.join(options)}" if options else ""
-        say(f"next: {verdict.advice}{line}", to)
+        fixed = given or not command
+        options = [o for o in verdict.options if not (fixed and o.startswith("--heldout"))]
+        line = (
+            f": {shlex.join(_without(command, options))} {' '.join(options)}"
+            if command
+            else f", with {', '.join(map(_field, options))}"
+        )
+        say(f"next: {verdict.advice}{line if options else ''}", to)
+
+
+def _field(option: str) -> str:
+    """Return what an option of `triforge train` sets, as a field of the document, which other commands and Python set, too."""
+    name, _, value = option.removeprefix("--set ").replace("=", " ").partition(" ")
+    return f"{_ASSIGNED.get(name, name)} = {value}"
 
 
 def _without(command: Sequence[str], options: Sequence[str]) -> list[str]:

@@ -73,7 +73,7 @@ class Supervisor:
         addresses = {
             name: value
             for name, value in self._settings
-            if (name.endswith("_url") or name == "models") and "@" not in str(value)
+            if (name.endswith("_url") or name in ("models", "config")) and "@" not in str(value)
         }
         self._write(ADDRESSES, addresses)
         seconds = time.monotonic() - started

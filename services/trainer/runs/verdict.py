@@ -55,17 +55,16 @@ def _next(
     run: RunState, measures: Mapping[str, float], change: Change | None, *, ran_off: bool
 ) -> tuple[str, tuple[str, ...]]:
     """Return what to change, and the options of it."""
-    gain, word = (change.gain, change.word) if change else (0.0, "")
-    top = measures.get(HELD_OUT[0], 0.0) >= _CEILING
-    if word == "worse" or (word != "better" and (ran_off or (gain < 0.0 and not top))):
+    word = change.word if change else ""
+    if word == "worse" or (word != "better" and ran_off):
         return "smaller steps", _set(run, "trainer.policy.learning_rate", 1 / _SMALLER)
     if change is None:
         return (
-            "held-out tasks in the pool (--heldout), run.eval_every and run.eval_tasks above 0",
+            "held-out tasks in the pool (`heldout`), run.eval_every and run.eval_tasks above 0",
             (),
         )
-    if top:
-        return "harder tasks (--generate): nearly every held-out one succeeds", ()
+    if measures.get(HELD_OUT[0], 0.0) >= _CEILING:
+        return "harder tasks (`generate`): nearly every held-out one succeeds", ()
     taught = measures.get("groups/effective", 1.0)
     if taught < _FEW_GROUPS:
         kind = "easier" if measures.get("success", 0.0) < _HARD else "harder"

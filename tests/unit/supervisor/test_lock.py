@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from triforge.supervisor.supervise import ADDRESSES, PROCESSES, Supervisor
 
 
 async def test_second_deployment_in_a_folder_is_refused(tmp_path: Path) -> None:
-    layout = Layout(settings=Settings(), specs=(SLEEPER,))
+    layout = Layout(settings=Settings(config="/run.toml"), specs=(SLEEPER,))
     first, second, third = (
         Supervisor(layout, tmp_path, report=lambda _: None) for _ in ("first", "second", "third")
     )
@@ -23,7 +24,7 @@ async def test_second_deployment_in_a_folder_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConflictError, match="a deployment runs in"):
             await second.start()
         await second.stop()
-        assert (tmp_path / ADDRESSES).is_file()
+        assert json.loads((tmp_path / ADDRESSES).read_text())["config"] == "/run.toml"
         assert (tmp_path / PROCESSES).is_file()
         assert first.processes[0].pid is not None
     finally:
