@@ -53,12 +53,14 @@ async def _write(run_id: str, target: Path, most: int) -> int:
         return 1
     finally:
         await apis.close()
-    sys.stdout.write(f"\rwrote {target / 'index.html'}\n")
+    sys.stdout.write(f"wrote {target / 'index.html'}\n")
     return 0
 
 
 def _tell(pages: int) -> None:
-    sys.stdout.write(f"\r{pages} pages")
+    """Print a number of pages; a terminal shows the last one only."""
+    end = "\r" if sys.stdout.isatty() else "\n"
+    sys.stdout.write(f"{pages} pages{end}")
     sys.stdout.flush()
 
 

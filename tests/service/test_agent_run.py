@@ -187,6 +187,20 @@ async def test_an_agent_that_breaks_before_it_asks_is_shown_with_its_error_a_few
     assert printed.count("further sessions that end like this are not shown") == 1
 
 
+async def test_progress_is_shown_now_and_then(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triforge.cli.agent._EVERY_S", 0.0)
+    run.both.says("left")
+    names = ("run-1-00003-train-0000", "run-1-00003-greedy-0001")
+    for name in names:
+        await Trainer().plays(run, [sys.executable, "-c", ASKS], 1, name=name, rollouts=2)
+    printed = capsys.readouterr().out
+    assert "a step has 128 sessions, an evaluation at most 128" in printed
+    assert "step 3: sessions 2 of 128" in printed
+    assert "step 3, evaluation: sessions 2 of 128" in printed
+
+
 @pytest.mark.parametrize(("answer", "score"), [("4", 1.0), ("5", 0.0)])
 async def test_the_tasks_own_verifier_grades_a_final_answer(answer: str, score: float) -> None:
     params = {"prompt": "2 + 2?", "columns": {"answer": "4"}}

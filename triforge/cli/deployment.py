@@ -25,7 +25,7 @@ _C = TypeVar("_C", bound=ServiceClient)
 
 STATE = Path("var")
 DOCUMENT = "train.toml"  # of the deployment that a training started, in its state folder
-_INTERRUPTED = 130  # exit code of a program that Ctrl-C ended
+INTERRUPTED = 130  # exit code of a program that Ctrl-C ended
 
 StateOption = Annotated[Path, Option("--state", help="State folder of the deployment.")]
 OverlayOption = Annotated[
@@ -72,7 +72,7 @@ def _ask(
             f"no deployment answers; {how_to_start(state)}: {error.detail}"
         ) from None
     except KeyboardInterrupt:
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def how_to_start(state: Path) -> str:

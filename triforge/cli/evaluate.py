@@ -61,7 +61,7 @@ def evaluate(
         ),
     ] = None,
     tasks: Annotated[int, Option(min=1, help="Held-out tasks to play.")] = 64,
-    k: Annotated[int, Option(min=1, max=64, help="Play each so often, for pass@1 to pass@K.")] = 1,
+    k: Annotated[int, Option(min=1, max=64, help="Play each so often, for pass@2, 4, ..., K.")] = 1,
     greedy: Annotated[bool, Option(help="Play them greedily as well, once each.")] = True,
     endpoint: Annotated[
         str,
@@ -119,6 +119,10 @@ def _run(
             found.append(await _evaluate(client, pool, name, over, model))
             export = f"triforge run export {found[-1]['run']} --out FILE{state_option(state)}"
             say(f"every step of every episode: {export}")
+        served = found[-1]["model"]["path"]
+        say(
+            f"the deployment's policy service answers with {served} until the next run or evaluation"
+        )
         return found
 
     return ask_trainer(state, work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from demo.models.tiny_models import TinyShape, build_tiny_model
 from tests.unit.cli.conftest import Services, Triforge, run_state
 from tests.unit.cli.test_train import trained  # noqa: F401  a fixture
+from triforge.algorithms.paired import t_quantile
 from triforge.cli.model_folders import tiny_folder
 from triforge.environments.registry import family
 from triforge.types import Page, RunState
@@ -133,3 +135,32 @@ def test_the_page_tells_arms_apart_seed_by_seed(triforge: Triforge, tmp_path: Pa
     assert "| hot | +0.235 ± 0.020 | 6.8e-07 | better |" in page
     assert "| hot, sampled | 0.100 ± 0.000 | 0.585 ± " in page
     assert "| 6 | 0.100 run-base6 | 0.360 run-hot6 |" in page
+
+
+def test_few_seeds_have_no_interval_and_a_number_that_would_tell(
+    triforge: Triforge, tmp_path: Path
+) -> None:
+    assert triforge(*TWO, *GIVEN, "--seeds", "1")[0] == 0
+    file = tmp_path / "kept/ab.json"
+    record = json.loads(file.read_text())
+    gains, rates = {1: 0.1, 2: 0.2}, {"base": 0.00052, "hot": 0.5}
+    record["runs"] = [
+        {
+            "arm": arm, "seed": seed, "run": f"run-{arm}{seed}", "seconds": 1.0, "before": {},
+            "after": {"sampled": {"success": 0.1 + (arm == "hot") * gain}},
+            "config": {"trainer": {"policy": {"learning_rate": rates[arm]}}},
+        }
+        for seed, gain in gains.items()
+        for arm in rates
+    ]  # fmt: skip
+    file.write_text(json.dumps(record))
+    code, out, _ = triforge(*TWO, *GIVEN, "--seeds", "2")
+    page = (tmp_path / "kept/ab.md").read_text()
+    assert code == 0
+    assert "| trainer.policy.learning_rate | 0.00052 | 0.5 |" in page
+    assert "| hot | +0.150 ± 0.635 |" in page
+    assert "+0.150" in out
+    assert "±" not in out
+    needed = next(n for n in range(3, 99) if t_quantile(n - 1) * 0.1 / math.sqrt(2 * n) < 0.15)
+    assert f"hot: the same command with --seeds {needed} would tell" in " ".join(out.split())
+    assert f"--seeds {needed} would tell" in page

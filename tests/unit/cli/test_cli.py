@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -242,6 +244,24 @@ def test_an_agent_that_is_no_program_begins_no_run(triforge: Triforge, services:
     code, _, err = triforge("agent", "run", "--pool", "p", "--", "no-such-program")
     assert (code, services.asked) == (2, [])
     assert "no-such-program" in err
+
+
+def test_who_interrupts_agents_is_told_how_to_go_on(triforge: Triforge, services: Services) -> None:
+    services.say("GET /v1/runs/run-1", run_state())
+    services.tell("run-1")
+    services.refuse("POST /v1/sessions", 429, "busy", "no group waits")
+    services.heard["POST /v1/sessions"] = lambda _: os.kill(os.getpid(), signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for jobs
+    try:
+        command = ("agent", "run", "--run", "run-1", "--keep", "--parallel", "1", "--", "sh", "a b")
+        code, out, _ = triforge(*command)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert code == 130
+    assert "triforge run stop run-1" in out
+    again = out.partition("go on with ")[2].partition(", or")[0]
+    assert shlex.split(again)[-5:] == ["--parallel", "1", "--", "sh", "a b"]
+    assert "--keep" in again
 
 
 # ---- addresses ----

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,7 @@ def test_newest_policy_of_the_pool(triforge: Triforge, services: Services, tmp_p
     code, out, err = triforge("eval", "kitchen", "--out", "f.json")
     assert (code, err) == (0, "")
     assert posted(services)["config"]["models"] == {"policy": {"path": "/w/policy/7"}}
+    assert "answers with /w/policy/7 until the next run" in out
     assert out.startswith("evaluating the policy /w/policy/7 (version 7 of old)\n")
     (figures,) = json.loads((tmp_path / "f.json").read_text())["models"]
     assert figures["model"] == {"name": "old:7", "path": "/w/policy/7", "run": "old", "version": 7}
@@ -321,7 +324,7 @@ def test_a_family_is_played_without_a_deployment(
     given = ("--env", "household", "--tasks", "3", "--set", "env_adapter.max_steps=1")
     code, _, err = triforge("eval", *given, "--endpoint", endpoint, "--model", "m", "-o", "f.json")
     assert (code, err) == (0, "")
-    assert {what for what, _ in services.asked} == {"POST /v1/chat/completions"}
+    assert {what for what, _ in services.asked} == {"GET /v1/models", "POST /v1/chat/completions"}
     (found,) = json.loads((tmp_path / "f.json").read_text())["models"]
     assert (found["greedy"]["success"], found["greedy"]["episodes"]) == (0.0, 3)
 
@@ -333,3 +336,15 @@ def test_an_endpoint_that_refuses_everything_is_an_error(
     code, _, err = triforge("eval", "kitchen", "--endpoint", endpoint, "--model", "gpt")
     assert code == 1
     assert "no such key" in err
+
+
+def test_a_dead_endpoint_is_given_up_before_anything_is_played(triforge: Triforge) -> None:
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))  # nobody listens
+        url = f"http://127.0.0.1:{port.getsockname()[1]}/v1"
+        started = time.monotonic()
+        given = ("--env", "household", "--tasks", "1", "--model", "m", "--endpoint", url)
+        code, out, err = triforge("eval", *given)
+    assert (code, time.monotonic() - started < 10) == (1, True)
+    assert "no answer to GET /models" in err
+    assert "ssl" not in out + err

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from services.dashboard.__main__ import _tell
 from services.dashboard.apis import Apis
 from services.dashboard.folder import demand_new, pages_of, write
 from tests.unit.dashboard.recorded_run import EVIL, RecordedRun
@@ -81,3 +82,9 @@ async def test_a_group_that_is_begun_is_whole_and_no_link_leads_nowhere(
         anchors = re.findall(r"<a\b[^>]*>", files[name].decode())
         assert all("href=" in anchor for anchor in anchors), name
     assert "A copy with 4 rollouts" in files["index.html"].decode()
+
+
+def test_progress_in_a_file_has_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    _tell(50)
+    _tell(100)
+    assert capsys.readouterr().out == "50 pages\n100 pages\n"
