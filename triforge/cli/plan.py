@@ -57,9 +57,11 @@ def plan_command(
         model=model, preset=preset, reward_model=reward_model, rewriter_model=rewriter_model, config=config, colocate=colocate,
         gpus=gpus, overrides=with_assignments({}, set_ or ()),
     )  # fmt: skip
-    _, plan = training.planned(training.without_models(), lambda text: say(text, style="dim"))
+    document, plan = training.planned(
+        training.without_models(), lambda text: say(text, style="dim")
+    )
     if form:
-        typer.echo(_WRITERS[form](plan))
+        typer.echo(_WRITERS[form](plan, document))
     elif as_json:
         typer.echo(json.dumps(asdict(plan), indent=2))
     else:

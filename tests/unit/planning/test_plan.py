@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from triforge.config import RunConfig, parse
 from triforge.errors import ConfigError
 from triforge.planning.cards import Card, find_cards
 from triforge.planning.memory import GIB, USABLE
+from triforge.planning.options import sglang_options
 from triforge.planning.plan import Plan, fitted, make_plan, served
-from triforge.planning.shapes import ModelShape
+from triforge.planning.shapes import LINEAR, ModelShape
 from triforge.planning.write import compose, kubernetes
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +56,15 @@ def config_of(trainer: dict[str, Any] | None = None, **sections: Any) -> RunConf
         "algorithm": {"preset": preset}, "adaptation": {"controller": "none"}, "trainer": both, "models": models,
     }  # fmt: skip
     return parse(document | sections)
+
+
+def document_of(config: RunConfig) -> dict[str, Any]:
+    return config.model_dump(mode="json", exclude_unset=True)
+
+
+def written_of(plan: Plan, config: RunConfig) -> dict[str, Any]:
+    text = compose(plan, document_of(config)).replace("!override ", "")
+    return dict(yaml.safe_load(text)["services"])
 
 
 def plan_of(config: RunConfig, gpus: str, shape: dict[str, Any] = QWEN_7B) -> Plan:
@@ -239,8 +250,9 @@ def test_a_machine_without_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_compose_override_starts_what_the_plan_says() -> None:
-    plan = plan_of(config_of(SAVING), "8x80GB")
-    written = yaml.safe_load(compose(plan).replace("!override ", ""))["services"]
+    config = config_of(SAVING)
+    plan = plan_of(config, "8x80GB")
+    written = written_of(plan, config)
     base = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     command = written["sglang-policy"]["command"]
     assert command[: len(base["sglang-policy"]["command"])] == base["sglang-policy"]["command"]
@@ -257,13 +269,35 @@ def test_values_of_the_chart_follow_its_schema() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     chart = ROOT / "k8s" / "helm" / "triforge"
     values = yaml.safe_load((chart / "values.yaml").read_text())
-    written = yaml.safe_load(kubernetes(plan_of(config_of(SAVING), "8x80GB")))
+    config = config_of(SAVING)
+    written = yaml.safe_load(kubernetes(plan_of(config, "8x80GB"), document_of(config)))
     jsonschema.validate(values | written, json.loads((chart / "values.schema.json").read_text()))
     assert written["learners"] == {"policy": {"nodes": 1, "gpus": 6}}
     assert written["replicas"]["engine-policy"] == 2
-    shared = plan_of(config_of(SAVING | {"lora_rank": 16}, preset="rlanything"), "2x80GB")
+    config = config_of(SAVING | {"lora_rank": 16}, preset="rlanything")
+    shared = plan_of(config, "2x80GB")
     with pytest.raises(ConfigError, match="share cards"):
-        kubernetes(shared)
+        kubernetes(shared, document_of(config))
+
+
+def test_written_engines_take_adapters_and_turns() -> None:
+    config = config_of(SAVING | {"lora_rank": 16}, run={"colocate": True})
+    command = written_of(plan_of(config, "1x80GB"), config)["sglang-policy"]["command"]
+    options = set(sglang_options(config, "policy", LINEAR))
+    assert {"--enable-lora", "--max-lora-rank=16", "q_proj", "--enable-memory-saver"} <= options
+    assert options <= set(command)
+    config = config_of(SAVING | {"lora_rank": 16, "lora_targets": ("q_proj",)})
+    values = yaml.safe_load(kubernetes(plan_of(config, "2x80GB"), document_of(config)))
+    assert values["engines"]["policy"]["args"][1:] == sglang_options(config, "policy", LINEAR)
+    assert "k_proj" not in values["engines"]["policy"]["args"]
+
+
+def test_written_file_has_the_runs_document_as_a_comment() -> None:
+    config = config_of(SAVING | {"lora_rank": 16})
+    document = document_of(config)
+    text = compose(plan_of(config, "2x80GB"), document | {"machine": {"gpus": "2x80GB"}})
+    comment = [line[2:] for line in text.splitlines() if line.startswith("#")]
+    assert tomllib.loads("\n".join(comment[2:])) == document
 
 
 def test_command_plans_from_a_config_alone(tmp_path: Path) -> None:
