@@ -99,7 +99,7 @@ def kubernetes(plan: Plan, document: Mapping[str, Any]) -> str:
         values["learners"] = {
             role: {"nodes": 1, "gpus": one.ranks} for role, one in learners.items()
         }
-    where = "run.toml in the claim `models`, beside policy/, reward/ and rewriter/"
+    where = "run.toml in the claim `models`, next to policy/, reward/ and rewriter/"
     command = "helm install triforge k8s/helm/triforge -n triforge -f FILE"
     return f"{_header(command, where, document)}\n{json.dumps(values, indent=2)}"
 

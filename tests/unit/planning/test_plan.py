@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,19 +130,47 @@ def test_refusal_names_options_with_which_it_fits() -> None:
     plan_of(config_of(SAVING), "8x80GB")
     with pytest.raises(ConfigError) as refused:
         plan_of(config_of(), "1x80GB")
-    assert any(
-        "lora_rank=16" in text and "run.colocate=true" in text for text in refused.value.problems
-    )
+    assert any("lora_rank=16 --colocate" in text for text in refused.value.problems)
 
 
 def test_refusal_counts_the_cards_of_a_run_that_takes_no_turns() -> None:
     run = {"colocate": True}
     with pytest.raises(ConfigError) as refused:
         plan_of(config_of(SAVING, run=run), "1x80GB")
-    assert "it fits with 4 such cards --set run.colocate=false" in refused.value.problems
+    assert any("4 such cards --no-colocate" in text for text in refused.value.problems)
     plan_of(config_of(SAVING), "4x80GB")
     with pytest.raises(ConfigError):
         plan_of(config_of(SAVING), "3x80GB")
+
+
+def test_refusal_of_turns_counts_from_the_cards_that_are_given() -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan_of(config_of(SAVING, run={"colocate": True}), "8x80GB")
+    assert "--colocate uses one card" in refused.value.problems
+    assert "it fits with --no-colocate" in refused.value.problems
+    idle = plan_of(config_of(SAVING | {"lora_rank": 16}, run={"colocate": True}), "4x80GB")
+    assert any("3 of 4 cards are idle" in note for note in idle.notes)
+
+
+def test_refusal_of_one_card_says_why_and_what_of_it_is_usable() -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan_of(config_of(), "1x24GB", SMALL)
+    assert any("cards of their own" in text for text in refused.value.problems)
+    assert any("22.1 of 24 GiB" in text for text in refused.value.problems)
+
+
+def test_refusal_offers_smaller_passes_last_and_says_what_they_hold() -> None:
+    options = SAVING | {"token_budget": 65_536, "max_tokens": 65_536}
+    shapes = {"policy": replace(QWEN3["4B"], longest=65_536)}
+    with pytest.raises(ConfigError) as refused:
+        make_plan(config_of(options), shapes, find_cards("3x80GB"), ["policy"])
+    fits = [text for text in refused.value.problems if "it fits" in text]
+    smaller = [text for text in fits if "token_budget" in text]
+    assert smaller
+    assert fits[-len(smaller) :] == smaller
+    assert "lora_rank" in fits[0]
+    assert all("rows of up to" in text for text in smaller)
+    assert not any("rows of up to" in text for text in fits[: -len(smaller)])
 
 
 @pytest.mark.parametrize("lora", [0, 16])
@@ -210,6 +239,30 @@ def test_the_documents_own_choice_stands() -> None:
 def test_without_cards_the_document_says_how_many_ranks() -> None:
     plan = plan_of(config_of({"ranks": 2}), "0")
     assert (plan.learners[0].ranks, plan.learners[0].cards, plan.phases) == (2, (), ())
+
+
+def test_without_cards_what_the_machine_does_not_hold_is_noted() -> None:
+    assert not plan_of(config_of({"token_budget": 64}), "0", SMALL | {"num_hidden_layers": 1}).notes
+    notes = plan_of(config_of(), "0", QWEN_7B | {"num_hidden_layers": 100_000}).notes
+    assert "this machine has" in notes[0]
+    assert "of the disk here" in notes[1]
+
+
+def test_seconds_name_the_data_sheet_and_are_left_out_without_one() -> None:
+    plan = plan_of(config_of(SAVING | {"lora_rank": 16}), "2x80GB")
+    assert (
+        "128 rows a step, 14 turns and 1,792 tokens a row; data sheet of the H100" in plan.assumed
+    )
+    assert not plan_of(config_of(), "2x24GB", SMALL).phases
+    assert Card(0, 24 * GIB).speed is None
+    assert Card(0, 79 * GIB, "NVIDIA H200").sheet == "H200"
+
+
+def test_publishing_moves_checkpoint_once_and_version_twice() -> None:
+    plan = plan_of(config_of(SAVING), "8x80GB")
+    kept, phase = plan.disk[0], plan.phases[-1]
+    assert phase.seconds == pytest.approx((kept.checkpoint + 2 * kept.version) / 1e9)
+    assert phase.rate.endswith("version twice, checkpoint")
 
 
 @pytest.fixture
