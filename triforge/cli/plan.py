@@ -57,9 +57,11 @@ def plan_command(
         model=model, preset=preset, reward_model=reward_model, rewriter_model=rewriter_model, config=config, colocate=colocate,
         gpus=gpus, overrides=with_assignments({}, set_ or ()),
     )  # fmt: skip
-    _, plan = training.planned(training.without_models(), lambda text: say(text, style="dim"))
+    document, plan = training.planned(
+        training.without_models(), lambda text: say(text, style="dim")
+    )
     if form:
-        typer.echo(_WRITERS[form](plan))
+        typer.echo(_WRITERS[form](plan, document))
     elif as_json:
         typer.echo(json.dumps(asdict(plan), indent=2))
     else:
@@ -88,20 +90,27 @@ def show(plan: Plan) -> None:
     console.print(learners)
     if plan.colocate:
         say("engines and learners take turns on one card (run.colocate)")
-    disk = _table("disk", 1, "checkpoint", "version", "kept of each", "in all")
+    disk = _table("disk", 1, "checkpoint", "version", "kept + 1 in writing", "in all")
     for kept in plan.disk:
         files = (_gib(kept.checkpoint), _gib(kept.version), str(kept.kept), _gib(kept.total))
         disk.add_row(kept.role, *files)
     console.print(disk)
     if plan.phases:
-        phases = _table("a step at most", 1, "seconds", "mark", "rate")
-        for column in phases.columns[2:]:
-            column.justify = "left"
-        for phase in plan.phases:
-            phases.add_row(phase.name, f"{phase.seconds:.3g}", phase.mark, phase.rate)
-        console.print(phases)
+        _show_seconds(plan)
+    elif plan.cards:
+        say("no seconds: the data sheet of these cards is not known")
     for note in plan.notes:
-        say(f"note: {note}", style="yellow")
+        console.print(f"note: {note}", style="yellow", highlight=False)
+
+
+def _show_seconds(plan: Plan) -> None:
+    phases = _table("a step at most", 1, "seconds", "mark", "rate")
+    for column in phases.columns[2:]:
+        column.justify = "left"
+    for phase in plan.phases:
+        phases.add_row(phase.name, f"{phase.seconds:.3g}", phase.mark, phase.rate)
+    console.print(phases)
+    console.print(plan.assumed, style="dim", highlight=False)
 
 
 def _table(title: str, names: int, *headings: str) -> Table:

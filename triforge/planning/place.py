@@ -223,7 +223,9 @@ class _Box:
     ) -> Engine:
         """Return an engine that may fill a `share` of each of its cards, of which `before` is taken when it starts."""
         parallel = max(1, len(cards))
-        weights, cell = engine_weights(need.shape, parallel), cache_per_token(need.shape, parallel)
+        wider = 1 if cards else 2  # float32 on a CPU
+        weights = wider * engine_weights(need.shape, parallel)
+        cell = wider * cache_per_token(need.shape, parallel)
         cache = max(0.0, self._room(cards) * share - weights) if cards else need.tokens * cell
         return Engine(
             role=need.role, cards=cards, tensor_parallel=parallel, memory_fraction=round(share / (1 - before), 3),

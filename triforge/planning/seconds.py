@@ -18,7 +18,7 @@ _MFU: Final = (
     0.139  # prime-rl: Qwen3-4B, all weights, passes of 16,384 tokens with recomputation, 8 H100
 )
 _OF_BANDWIDTH: Final = 0.6  # of a card's memory rate, that decoding reaches
-_DISK: Final = 1e9  # bytes a second, written and read again
+_DISK: Final = 1e9  # bytes a second, written or read
 _SEQUENCES: Final = 256  # that an engine decodes at once at most
 _TURNS: Final = 2  # tokens of an episode for each one sampled
 
@@ -48,6 +48,12 @@ class Work:
         sampled = self.config.env_adapter.max_steps * self.config.models.policy.max_new_tokens
         most = min(self.config.learner("policy").max_tokens, self.shape.longest)
         return min(_TURNS * sampled, most)
+
+    @property
+    def assumed(self) -> str:
+        """The rows of a step, in words."""
+        turns = self.config.env_adapter.max_steps
+        return f"{self._episodes} rows a step, {turns} turns and {self.row:,} tokens a row"
 
     @property
     def _episodes(self) -> int:
@@ -82,5 +88,5 @@ class Work:
         """Return the writing of a version of so many bytes, the engines' reading, and the checkpoint, unless that is written during the next step."""
         waits = self.config.run.checkpoint_every == 1
         seconds = (checkpoint * waits + 2 * version) / _DISK
-        rate = f"{_DISK / 1e9:g} GB/s, written and read again"
+        rate = f"{_DISK / 1e9:g} GB/s: version twice{', checkpoint' * waits}"
         return Phase(f"publish ({self.role})", seconds, rate, "computed")

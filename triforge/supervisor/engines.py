@@ -12,8 +12,8 @@ from typing import Final
 from triforge.chat_template import read_json
 from triforge.config import RunConfig, Settings
 from triforge.config.sections import EngineName
-from triforge.config.training import LearnerSection
 from triforge.errors import ConfigError
+from triforge.planning.options import lora_options, served_learners, sglang_options
 from triforge.planning.shapes import ModelShape
 from triforge.store.model_config import ties_embeddings
 from triforge.store.tensor_files import read_folder
@@ -93,14 +93,15 @@ def engine_spec(
         command = (sys.executable, "-m", "services.local_engine", *options)
         own = {**env, **secret, **seat.env}
         return ProcessSpec(name=name, command=command, env=own, ready_url=f"{url}/ready"), url
-    python, lora = interpreter(engine, settings), _lora(config, role, model)
+    python, linear = interpreter(engine, settings), _linear(model)
     own, ready, address = {**ENV, **secret, **seat.env}, f"{url}/ready", url
     if engine == "sglang":
-        program = [str(python), *_sglang(model, seat, lora, colocate=config.run.colocate)]
+        program = [str(python), *_sglang(model, seat, sglang_options(config, role, linear))]
     else:
+        lora = lora_options(config, role, linear)
         vllm = [str(python.parent / "vllm"), "serve", str(model)]
         if not seat.cards:
-            _demand_for_cpu(model, role, loads=not lora and bool(_served(config, role)))
+            _demand_for_cpu(model, role, loads=not lora and bool(served_learners(config, role)))
         program = [*vllm, *_vllm(model, seat, lora, colocate=config.run.colocate)]
         own, ready, address = own | VLLM_ENV, f"{url}/health", f"vllm+{url}"
     command = (*program, "--host=127.0.0.1", *served)
@@ -110,38 +111,20 @@ def engine_spec(
     return spec, address
 
 
-def _served(config: RunConfig, role: Role) -> list[LearnerSection]:
-    """Return the learners of the models that the engines of a role serve."""
-    roles = (r for r in config.trained if role in (r, getattr(config.models, r).engines_of))
-    return [config.learner(r) for r in roles]
-
-
-def _lora(config: RunConfig, role: Role, model: Path) -> list[str]:
-    """Return the options for the adapters that the engines of a role serve; none if they serve whole models.
-
-    Both engines want the modules. vLLM's own have lm_head, and it ends when a prompt is scored with an adapter that may have it.
-    """
-    learners = [learner for learner in _served(config, role) if learner.lora_rank]
-    if not learners:
-        return []
+def _linear(model: Path) -> set[str]:
     entries = read_folder(model).items()
-    linear = {n.split(".")[-2] for n, e in entries if ".layers." in n and len(e.shape) == 2}
-    modules = {module for learner in learners for module in learner.lora_targets or linear}
-    rank = max(learner.lora_rank for learner in learners)
-    return ["--enable-lora", f"--max-lora-rank={rank}", "--lora-target-modules", *sorted(modules)]
+    return {n.split(".")[-2] for n, e in entries if ".layers." in n and len(e.shape) == 2}
 
 
-def _sglang(model: Path, seat: Seat, lora: list[str], *, colocate: bool) -> list[str]:
+def _sglang(model: Path, seat: Seat, options: list[str]) -> list[str]:
     grammar = "llguidance" if _has_decoder(model) else "none"
     options = [
-        *lora,
-        *["--max-loras-per-batch=4"] * bool(lora),
+        *options,
         f"--model-path={model}",
         "--weight-version=0",
         "--log-level=warning",
         f"--grammar-backend={grammar}",
     ]
-    options += ["--enable-memory-saver"] * colocate
     if not seat.cards:
         lora_cpu = ["--lora-backend=torch_native"] * bool(lora)
         return [str(_CPU_LAUNCHER), *options, *SGLANG_CPU, *lora_cpu]

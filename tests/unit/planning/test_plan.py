@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ from triforge.config import RunConfig, parse
 from triforge.errors import ConfigError
 from triforge.planning.cards import Card, find_cards
 from triforge.planning.memory import GIB, USABLE
+from triforge.planning.options import sglang_options
 from triforge.planning.plan import Plan, fitted, make_plan, served
-from triforge.planning.shapes import ModelShape
+from triforge.planning.shapes import LINEAR, ModelShape
 from triforge.planning.write import compose, kubernetes
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +57,15 @@ def config_of(trainer: dict[str, Any] | None = None, **sections: Any) -> RunConf
         "algorithm": {"preset": preset}, "adaptation": {"controller": "none"}, "trainer": both, "models": models,
     }  # fmt: skip
     return parse(document | sections)
+
+
+def document_of(config: RunConfig) -> dict[str, Any]:
+    return config.model_dump(mode="json", exclude_unset=True)
+
+
+def written_of(plan: Plan, config: RunConfig) -> dict[str, Any]:
+    text = compose(plan, document_of(config)).replace("!override ", "")
+    return dict(yaml.safe_load(text)["services"])
 
 
 def plan_of(config: RunConfig, gpus: str, shape: dict[str, Any] = QWEN_7B) -> Plan:
@@ -118,19 +130,47 @@ def test_refusal_names_options_with_which_it_fits() -> None:
     plan_of(config_of(SAVING), "8x80GB")
     with pytest.raises(ConfigError) as refused:
         plan_of(config_of(), "1x80GB")
-    assert any(
-        "lora_rank=16" in text and "run.colocate=true" in text for text in refused.value.problems
-    )
+    assert any("lora_rank=16 --colocate" in text for text in refused.value.problems)
 
 
 def test_refusal_counts_the_cards_of_a_run_that_takes_no_turns() -> None:
     run = {"colocate": True}
     with pytest.raises(ConfigError) as refused:
         plan_of(config_of(SAVING, run=run), "1x80GB")
-    assert "it fits with 4 such cards --set run.colocate=false" in refused.value.problems
+    assert any("4 such cards --no-colocate" in text for text in refused.value.problems)
     plan_of(config_of(SAVING), "4x80GB")
     with pytest.raises(ConfigError):
         plan_of(config_of(SAVING), "3x80GB")
+
+
+def test_refusal_of_turns_counts_from_the_cards_that_are_given() -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan_of(config_of(SAVING, run={"colocate": True}), "8x80GB")
+    assert "--colocate uses one card" in refused.value.problems
+    assert "it fits with --no-colocate" in refused.value.problems
+    idle = plan_of(config_of(SAVING | {"lora_rank": 16}, run={"colocate": True}), "4x80GB")
+    assert any("3 of 4 cards are idle" in note for note in idle.notes)
+
+
+def test_refusal_of_one_card_says_why_and_what_of_it_is_usable() -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan_of(config_of(), "1x24GB", SMALL)
+    assert any("cards of their own" in text for text in refused.value.problems)
+    assert any("22.1 of 24 GiB" in text for text in refused.value.problems)
+
+
+def test_refusal_offers_smaller_passes_last_and_says_what_they_hold() -> None:
+    options = SAVING | {"token_budget": 65_536, "max_tokens": 65_536}
+    shapes = {"policy": replace(QWEN3["4B"], longest=65_536)}
+    with pytest.raises(ConfigError) as refused:
+        make_plan(config_of(options), shapes, find_cards("3x80GB"), ["policy"])
+    fits = [text for text in refused.value.problems if "it fits" in text]
+    smaller = [text for text in fits if "token_budget" in text]
+    assert smaller
+    assert fits[-len(smaller) :] == smaller
+    assert "lora_rank" in fits[0]
+    assert all("rows of up to" in text for text in smaller)
+    assert not any("rows of up to" in text for text in fits[: -len(smaller)])
 
 
 @pytest.mark.parametrize("lora", [0, 16])
@@ -201,6 +241,30 @@ def test_without_cards_the_document_says_how_many_ranks() -> None:
     assert (plan.learners[0].ranks, plan.learners[0].cards, plan.phases) == (2, (), ())
 
 
+def test_without_cards_what_the_machine_does_not_hold_is_noted() -> None:
+    assert not plan_of(config_of({"token_budget": 64}), "0", SMALL | {"num_hidden_layers": 1}).notes
+    notes = plan_of(config_of(), "0", QWEN_7B | {"num_hidden_layers": 100_000}).notes
+    assert "this machine has" in notes[0]
+    assert "of the disk here" in notes[1]
+
+
+def test_seconds_name_the_data_sheet_and_are_left_out_without_one() -> None:
+    plan = plan_of(config_of(SAVING | {"lora_rank": 16}), "2x80GB")
+    assert (
+        "128 rows a step, 14 turns and 1,792 tokens a row; data sheet of the H100" in plan.assumed
+    )
+    assert not plan_of(config_of(), "2x24GB", SMALL).phases
+    assert Card(0, 24 * GIB).speed is None
+    assert Card(0, 79 * GIB, "NVIDIA H200").sheet == "H200"
+
+
+def test_publishing_moves_checkpoint_once_and_version_twice() -> None:
+    plan = plan_of(config_of(SAVING), "8x80GB")
+    kept, phase = plan.disk[0], plan.phases[-1]
+    assert phase.seconds == pytest.approx((kept.checkpoint + 2 * kept.version) / 1e9)
+    assert phase.rate.endswith("version twice, checkpoint")
+
+
 @pytest.fixture
 def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Put an `nvidia-smi` of so many H100 first on PATH."""
@@ -239,8 +303,9 @@ def test_a_machine_without_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_compose_override_starts_what_the_plan_says() -> None:
-    plan = plan_of(config_of(SAVING), "8x80GB")
-    written = yaml.safe_load(compose(plan).replace("!override ", ""))["services"]
+    config = config_of(SAVING)
+    plan = plan_of(config, "8x80GB")
+    written = written_of(plan, config)
     base = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     command = written["sglang-policy"]["command"]
     assert command[: len(base["sglang-policy"]["command"])] == base["sglang-policy"]["command"]
@@ -257,13 +322,35 @@ def test_values_of_the_chart_follow_its_schema() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     chart = ROOT / "k8s" / "helm" / "triforge"
     values = yaml.safe_load((chart / "values.yaml").read_text())
-    written = yaml.safe_load(kubernetes(plan_of(config_of(SAVING), "8x80GB")))
+    config = config_of(SAVING)
+    written = yaml.safe_load(kubernetes(plan_of(config, "8x80GB"), document_of(config)))
     jsonschema.validate(values | written, json.loads((chart / "values.schema.json").read_text()))
     assert written["learners"] == {"policy": {"nodes": 1, "gpus": 6}}
     assert written["replicas"]["engine-policy"] == 2
-    shared = plan_of(config_of(SAVING | {"lora_rank": 16}, preset="rlanything"), "2x80GB")
+    config = config_of(SAVING | {"lora_rank": 16}, preset="rlanything")
+    shared = plan_of(config, "2x80GB")
     with pytest.raises(ConfigError, match="share cards"):
-        kubernetes(shared)
+        kubernetes(shared, document_of(config))
+
+
+def test_written_engines_take_adapters_and_turns() -> None:
+    config = config_of(SAVING | {"lora_rank": 16}, run={"colocate": True})
+    command = written_of(plan_of(config, "1x80GB"), config)["sglang-policy"]["command"]
+    options = set(sglang_options(config, "policy", LINEAR))
+    assert {"--enable-lora", "--max-lora-rank=16", "q_proj", "--enable-memory-saver"} <= options
+    assert options <= set(command)
+    config = config_of(SAVING | {"lora_rank": 16, "lora_targets": ("q_proj",)})
+    values = yaml.safe_load(kubernetes(plan_of(config, "2x80GB"), document_of(config)))
+    assert values["engines"]["policy"]["args"][1:] == sglang_options(config, "policy", LINEAR)
+    assert "k_proj" not in values["engines"]["policy"]["args"]
+
+
+def test_written_file_has_the_runs_document_as_a_comment() -> None:
+    config = config_of(SAVING | {"lora_rank": 16})
+    document = document_of(config)
+    text = compose(plan_of(config, "2x80GB"), document | {"machine": {"gpus": "2x80GB"}})
+    comment = [line[2:] for line in text.splitlines() if line.startswith("#")]
+    assert tomllib.loads("\n".join(comment[2:])) == document
 
 
 def test_command_plans_from_a_config_alone(tmp_path: Path) -> None:
