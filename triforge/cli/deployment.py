@@ -18,7 +18,7 @@ from triforge.clients.transport import ServiceClient, UnreachableError
 from triforge.config import Settings, read_document, with_assignments
 from triforge.errors import InputError, UnavailableError
 from triforge.supervisor.layout import places
-from triforge.supervisor.supervise import ADDRESSES
+from triforge.supervisor.supervise import ADDRESSES, is_starting
 
 _T = TypeVar("_T")
 _C = TypeVar("_C", bound=ServiceClient)
@@ -110,8 +110,15 @@ def running(state: Path, service: str = "trainer") -> Settings:
         raise InputError(f"--state: given {state}, expected the folder of a `triforge up --state`")
     addresses = settings(state)
     if not names(addresses, service) and (state != STATE or (state / "logs").is_dir()):
-        raise UnavailableError(f"no deployment runs in {state}; {how_to_start(state)}")
+        raise UnavailableError(no_deployment(state))
     return addresses
+
+
+def no_deployment(state: Path) -> str:
+    """Say that none runs in a folder, and what to do."""
+    if is_starting(state):
+        return f"a deployment in {state} is starting; its logs: triforge logs --follow{state_option(state)}"
+    return f"no deployment runs in {state}; {how_to_start(state)}"
 
 
 def names(addresses: Settings, service: str) -> bool:
