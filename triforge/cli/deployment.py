@@ -89,7 +89,7 @@ def start_command(state: Path) -> str:
     """Return the command that starts the deployment of an ended training; empty if the folder has none."""
     if (state / ADDRESSES).is_file() or not (state / DOCUMENT).is_file():
         return ""
-    return f"triforge up --config {state / DOCUMENT}{state_option(state)}"
+    return f"triforge up --config {state / DOCUMENT}{state_option(state)} --auto-ports"
 
 
 def state_option(state: Path) -> str:

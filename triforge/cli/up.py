@@ -74,7 +74,8 @@ def up(
     for line in layout.placement.lines():
         say(f"plan: {line}", errors)
     supervisor = Supervisor(layout, state, report=lambda text: say(f"triforge: {text}", errors))
-    served, again = document.models.policy.path, f"triforge up --config {given} --state {state}"
+    again = f"triforge up --config {given} --state {state}{' --auto-ports' * auto_ports}"
+    served = document.models.policy.path
     asyncio.run(_run(supervisor, layout.settings, state, served, again))
 
 

@@ -58,7 +58,7 @@ def test_one_that_is_starting_is_named_with_its_logs(
                 "a deployment in var is starting; its logs: triforge logs --follow\n" in out + err
             )
             assert code == (asked != ("doctor",))
-    assert "triforge up --config var/train.toml" in triforge("run", "show", "run-1")[2]
+    assert "triforge up --config var/train.toml --auto-ports" in triforge("run", "show", "run-1")[2]
 
 
 @pytest.mark.parametrize(("files", "names"), [((), "/v7"), (("adapter_config.json",), "FOLDER")])
@@ -214,7 +214,7 @@ def test_what_a_training_has_left_is_started_again_to_be_looked_at(
         monkeypatch.setenv(f"TRIFORGE_{api}_URL", "http://127.0.0.1:1")
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "train.toml").touch()
-    again = "triforge up --config there/train.toml --state there"
+    again = "triforge up --config there/train.toml --state there --auto-ports"
     for asked in (("run", "show", "run-1"), ("pool", "list")):
         code, _, err = triforge(*asked, "--state", "there")
         assert (code, again in err) == (1, True)
