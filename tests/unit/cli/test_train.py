@@ -361,10 +361,10 @@ async def test_a_start_that_fails_leaves_the_document_of_the_last_training(
     document = {
         "adaptation": {"controller": "none"}, "algorithm": {"preset": "grpo"}, "models": {"policy": {"path": str(mine / "model")}},
     }  # fmt: skip
-    told: list[str] = []
+    reported: list[str] = []
 
     async def start() -> None:
-        async with deployment(document, mine / "var", told.append):
+        async with deployment(document, mine / "var", reported.append):
             raise AssertionError
 
     starting, interrupted = asyncio.create_task(start()), "sleep" in broker
@@ -374,7 +374,7 @@ async def test_a_start_that_fails_leaves_the_document_of_the_last_training(
     with pytest.raises(asyncio.CancelledError if interrupted else UnavailableError):
         await starting
     assert (mine / "var" / "train.toml").read_text() == "# the last\n"
-    assert ("stopped before a run was made" in told) == interrupted
+    assert ("stopped before a run was made" in reported) == interrupted
 
 
 @pytest.mark.parametrize(
