@@ -116,7 +116,7 @@ def test_without_cards_engines_and_ranks_are_on_the_cpu(machine: Any) -> None:
     assert set(cards(layout).values()) == {""}
     assert "--device=cpu" in specs["engine-policy"].command
     assert "--nproc-per-node=2" in specs["learner-policy"].command
-    assert "torch.distributed.run" not in specs["learner-reward"].command
+    assert not any(word.startswith("--nproc") for word in specs["learner-reward"].command)
 
 
 def test_vllm_without_cards_reads_whole_prompts(machine: Any) -> None:
