@@ -16,7 +16,7 @@ import typer
 from typer import Option
 
 from triforge.algorithms.paired import Difference, against_first, count_to_tell, mean
-from triforge.cli.deployment import DOCUMENT
+from triforge.cli.deployment import start_command
 from triforge.cli.figures import MODES
 from triforge.cli.terminal import console, grid, markdown, say
 from triforge.cli.train import train, train_command
@@ -82,7 +82,8 @@ def ab(
     command = shlex.join(["triforge", *sys.argv[1:]])
     (state / "ab.md").write_text(f"{page}\nMade by `{command}`.\n", encoding="utf-8")
     say(f"page: {state / 'ab.md'}")
-    say(f"to look at the runs: triforge up --config {state / DOCUMENT} --state {state}")
+    if command := start_command(state):
+        say(f"to look at the runs: {command}")
 
 
 def _arms(texts: Sequence[str], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

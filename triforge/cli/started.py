@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,10 +15,10 @@ from triforge.cli.checks import demand_models
 from triforge.cli.deployment import DOCUMENT, settings
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
-from triforge.config import Settings, load, write_document
+from triforge.config import Settings, parse, write_document
 from triforge.errors import TriforgeError
 from triforge.supervisor.layout import plan_layout
-from triforge.supervisor.supervise import ADDRESSES, Supervisor
+from triforge.supervisor.supervise import ADDRESSES, Supervisor, demand_free
 from triforge.types import ENDED
 
 Tell = Callable[[str], None]
@@ -47,9 +47,8 @@ async def deployment(
         tell(f"using the deployment at {addresses.trainer_url}")
         yield addresses
         return
-    path = state / DOCUMENT
-    write_document(path, document)
-    config = load(path)
+    demand_free(state)
+    path, config = state / DOCUMENT, parse(document)
     layout = plan_layout(
         config, Settings.from_env(), config_path=path, state=state, auto_ports=True
     )
@@ -59,7 +58,8 @@ async def deployment(
     tell(f"starting {', '.join(spec.name for spec in layout.specs)}")
     supervisor = Supervisor(layout, state, report=tell)
     try:
-        await supervisor.start()
+        with _written(document, path, tell):
+            await supervisor.start()
         watching = asyncio.create_task(supervisor.watch())
         try:
             yield settings(state)
@@ -69,6 +69,23 @@ async def deployment(
             watching.cancel()
     finally:
         await supervisor.stop()
+
+
+@contextlib.contextmanager
+def _written(document: Mapping[str, Any], path: Path, tell: Tell) -> Iterator[None]:
+    """Write the document of a start; put the previous one back where the start fails."""
+    before = path.read_bytes() if path.is_file() else None
+    write_document(path, document)
+    try:
+        yield
+    except BaseException as error:
+        if before is None:
+            path.unlink()
+        else:
+            path.write_bytes(before)
+        if isinstance(error, asyncio.CancelledError):
+            tell("stopped before a run was made")
+        raise
 
 
 async def others_ended(trainer: TrainerClient, tell: Tell, pause_s: float = _LOOK_S) -> None:

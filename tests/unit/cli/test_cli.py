@@ -20,7 +20,7 @@ from triforge.cli.deployment import settings
 from triforge.cli.up import print_policy
 from triforge.environments.registry import known
 from triforge.errors import ConfigError
-from triforge.supervisor.supervise import LOCK
+from triforge.supervisor.supervise import ADDRESSES, LOCK
 from triforge.types import Event, Page, RunState, WeightsRecord
 
 # ---- up and doctor ----
@@ -39,7 +39,28 @@ def test_a_folder_in_which_one_runs_is_refused_before_its_ports(
     with (tmp_path / "var" / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, _, err = triforge("up", "-c", "none.toml")
+        assert (code, "a deployment is starting in var already" in err) == (1, True)
+        (tmp_path / "var" / ADDRESSES).touch()
+        code, _, err = triforge("up", "-c", "none.toml")
     assert (code, "a deployment runs in var already" in err) == (1, True)
+
+
+def test_one_that_is_starting_is_named_with_its_logs(
+    triforge: Triforge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "var" / "logs").mkdir(parents=True)
+    (tmp_path / "var" / "train.toml").touch()
+    with (tmp_path / "var" / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for asked in (("doctor",), ("run", "show", "run-1"), ("run", "watch", "run-1")):
+            code, out, err = triforge(*asked)
+            assert (
+                "a deployment in var is starting; its logs: triforge logs --follow\n" in out + err
+            )
+            assert code == (asked != ("doctor",))
+    assert "triforge up --config var/train.toml --auto-ports" in triforge("run", "show", "run-1")[2]
 
 
 @pytest.mark.parametrize(("files", "names"), [((), "/v7"), (("adapter_config.json",), "FOLDER")])
@@ -195,7 +216,7 @@ def test_what_a_training_has_left_is_started_again_to_be_looked_at(
         monkeypatch.setenv(f"TRIFORGE_{api}_URL", "http://127.0.0.1:1")
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "train.toml").touch()
-    again = "triforge up --config there/train.toml --state there"
+    again = "triforge up --config there/train.toml --state there --auto-ports"
     for asked in (("run", "show", "run-1"), ("pool", "list")):
         code, _, err = triforge(*asked, "--state", "there")
         assert (code, again in err) == (1, True)

@@ -21,7 +21,7 @@ from tests.unit.cli.conftest import FIELDS, POOL, PRINTED, WORSE, Services, Trif
 from tests.unit.cli.test_checks import NO_SYSTEM
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.model_folders import tiny_folder
-from triforge.cli.started import others_ended
+from triforge.cli.started import deployment, others_ended
 from triforge.cli.terminal import program
 from triforge.cli.train import follow
 from triforge.cli.training import Training
@@ -349,6 +349,34 @@ def test_a_model_that_cannot_be_loaded_is_refused_before_the_services_start(
     assert not (mine / "var" / "logs").exists(), "nothing was started"
 
 
+@pytest.mark.parametrize("broker", ["exit 3", "exec sleep 60"])
+async def test_a_start_that_fails_leaves_the_document_of_the_last_training(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, broker: str
+) -> None:
+    (mine / "var").mkdir()
+    (mine / "var" / "train.toml").write_text("# the last\n")
+    (mine / "valkey-server").write_text(f"#!/bin/sh\n{broker}\n")
+    (mine / "valkey-server").chmod(0o755)
+    monkeypatch.setenv("PATH", str(mine), prepend=":")
+    document = {
+        "adaptation": {"controller": "none"}, "algorithm": {"preset": "grpo"}, "models": {"policy": {"path": str(mine / "model")}},
+    }  # fmt: skip
+    reported: list[str] = []
+
+    async def start() -> None:
+        async with deployment(document, mine / "var", reported.append):
+            raise AssertionError
+
+    starting, interrupted = asyncio.create_task(start()), "sleep" in broker
+    await asyncio.sleep(0)  # until it waits for the broker
+    if interrupted:
+        starting.cancel()
+    with pytest.raises(asyncio.CancelledError if interrupted else UnavailableError):
+        await starting
+    assert (mine / "var" / "train.toml").read_text() == "# the last\n"
+    assert ("stopped before a run was made" in reported) == interrupted
+
+
 @pytest.mark.parametrize(
     ("rows", "asked", "counts"),
     [
@@ -373,7 +401,7 @@ def test_the_command_that_serves_the_pages_again_says_where_they_are(
     (tmp_path / "var").mkdir()
     (tmp_path / "var/train.toml").touch()  # the deployment has ended
     out = triforge(*ASKED, "--model", ".")[1]
-    assert "triforge up --config var/train.toml\n" in out
+    assert "triforge up --config var/train.toml --auto-ports\n" in out
     assert ":8005" not in out  # its address depends on how it is started
 
 
@@ -464,7 +492,7 @@ def test_end_names_next_commands(triforge: Triforge, trained: Services, tmp_path
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "train.toml").touch()  # as a deployment leaves it that has ended
     _, out, _ = triforge(*ASKED, "--model", ".", "--state", "there")
-    assert f"{up} there/train.toml --state there" in out
+    assert f"{up} there/train.toml --state there --auto-ports" in out
     assert look in out
 
 

@@ -33,10 +33,20 @@ def program(path: Path, *lines: str) -> Path:
     return path
 
 
+def torch_for(build: str, folder: Path) -> Path:
+    """A folder that shows, where it is first among the places of packages, another build of the torch that is installed."""
+    version = f"{torch.__version__.partition('+')[0]}+{build}"
+    found = folder / build / f"torch-{version}.dist-info"
+    found.mkdir(parents=True)
+    (found / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    return found.parent
+
+
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Plan a start on a machine of eight cards that has an engine."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.syspath_prepend(torch_for("cu130", tmp_path))
     lines = [f"{n}, GPU-{n}, NVIDIA A100-SXM4-80GB, 81920" for n in range(8)]
     program(tmp_path / "bin" / "nvidia-smi", *lines)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
@@ -72,7 +82,9 @@ def test_engines_and_learners_divide_the_cards(machine: Any) -> None:
         assert all("sglang.launch_server" in " ".join(spec.command) for spec in own)
     assert len(learners["learner-policy"].split(",")) == 2
     assert "--nproc-per-node=2" in specs["learner-policy"].command
-    assert [line for line in layout.placement.lines() if line.startswith("learner of policy")]
+    (shown,) = {line for line in layout.placement.lines() if line.startswith("learner of policy")}
+    first, last = learners["learner-policy"].split(",")
+    assert f"cards {first}-{last}, 2 ranks" in shown
 
 
 def test_engines_get_what_their_clients_need(machine: Any, tmp_path: Path) -> None:
@@ -123,7 +135,7 @@ def test_without_cards_engines_and_ranks_are_on_the_cpu(machine: Any) -> None:
     assert set(cards(layout).values()) == {""}
     assert "--device=cpu" in specs["engine-policy"].command
     assert "--nproc-per-node=2" in specs["learner-policy"].command
-    assert "torch.distributed.run" not in specs["learner-reward"].command
+    assert not any(word.startswith("--nproc") for word in specs["learner-reward"].command)
 
 
 def test_vllm_without_cards_reads_whole_prompts(machine: Any) -> None:
@@ -159,6 +171,10 @@ def test_vllm_without_cards_does_not_get_what_it_cannot_serve(
         ({"machine": {"gpus": "8"}, "trainer": {"policy": {"ranks": 8}}}, "a run that fits"),
         ({"machine": {"gpus": "8x80GB"}}, "expected a number"),
         ({"machine": {"gpus": "1"}}, "a run that fits"),
+        (
+            {"machine": {"engine": "sglang", "gpus": "0"}, "run": {"colocate": True}},
+            "run.colocate: .*GPU",
+        ),
         ({"machine": {"engine": "vllm"}}, r"found 0.5.23; install it: scripts/setup.sh vllm"),
     ],
 )
@@ -167,6 +183,15 @@ def test_what_the_machine_cannot_do_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         machine(**sections)
+
+
+def test_cards_are_not_given_to_a_torch_without_cuda(
+    machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(torch_for("cpu", tmp_path))
+    with pytest.raises(ConfigError, match=r"\+cpu has no CUDA; .*scripts/setup.sh demo"):
+        machine(machine={"gpus": "8"})
+    assert machine(machine={"engine": "sglang", "gpus": "0"})
 
 
 def test_the_engine_is_missed_with_the_command_that_installs_it(tmp_path: Path) -> None:
