@@ -126,7 +126,7 @@ def _sglang(model: Path, seat: Seat, options: list[str]) -> list[str]:
         f"--grammar-backend={grammar}",
     ]
     if not seat.cards:
-        lora_cpu = ["--lora-backend=torch_native"] * bool(lora)
+        lora_cpu = ["--lora-backend=torch_native"] * ("--enable-lora" in options)
         return [str(_CPU_LAUNCHER), *options, *SGLANG_CPU, *lora_cpu]
     options += [f"--tp={len(seat.cards)}", "--enable-metrics"]
     return ["-c", _SGLANG, str(seat.memory), *options]
