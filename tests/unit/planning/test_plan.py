@@ -253,7 +253,7 @@ def test_seconds_name_the_data_sheet_and_are_left_out_without_one() -> None:
     assert (
         "128 rows a step, 14 turns and 1,792 tokens a row; data sheet of the H100" in plan.assumed
     )
-    assert not plan_of(config_of(), "2x24GB", SMALL).phases
+    assert not plan_of(config_of(SAVING | {"lora_rank": 16}), "2x24GB", SMALL).phases
     assert Card(0, 24 * GIB).speed is None
     assert Card(0, 79 * GIB, "NVIDIA H200").sheet == "H200"
 
