@@ -300,6 +300,8 @@ def test_a_machine_without_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert find_cards("2x24GB")[1] == Card(1, 24 * GIB)
     with pytest.raises(ConfigError, match="--gpus 8x80GB"):
         find_cards("8")
+    with pytest.raises(ConfigError, match=r"machine\.gpus: given '8xH100': expected .* 8x80GB"):
+        parse({"machine": {"gpus": "8xH100"}})
 
 
 def test_compose_override_starts_what_the_plan_says() -> None:
