@@ -96,13 +96,15 @@ def shapes_of(config: RunConfig, tell: Callable[[str], None]) -> dict[str, Model
     return shapes
 
 
-def learning_rate(folder: Path, *, lora: bool) -> float:
-    """Return a rate for a model of N parameters: `1e-6 (7e9 / N)^0.56`, three times that for an adapter.
+def learning_rate(folder: Path, *, lora: bool) -> float | None:
+    """Return a rate for a model of N parameters: `1e-6 (7e9 / N)^0.56`, three times that for an adapter; None without weights, which a start refuses.
 
     Between the rates in use for 7e9 and 1e5 parameters (experiments/results/first_training.md). Raises WeightsError: the folder cannot be read.
     """
     numbers = sum(math.prod(entry.shape) for entry in read_folder(folder).values())
-    rate = 1e-6 * (7e9 / max(1, numbers)) ** 0.56 * (3 if lora else 1)
+    if not numbers:
+        return None
+    rate = 1e-6 * (7e9 / numbers) ** 0.56 * (3 if lora else 1)
     return float(f"{rate:.1e}")
 
 

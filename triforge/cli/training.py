@@ -217,6 +217,8 @@ class Training:
                 continue
             folder = Path(document["models"][role]["path"])
             rate = learning_rate(folder, lora=bool(section.get("lora_rank")))
+            if rate is None:
+                continue
             tell(
                 f"learning rate of the {role} by its size: {rate:g} (trainer.{role}.learning_rate)"
             )

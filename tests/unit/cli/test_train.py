@@ -27,7 +27,13 @@ from triforge.cli.train import follow
 from triforge.cli.training import Training
 from triforge.environments.registry import family
 from triforge.environments.served import ServedFunction
-from triforge.errors import ConfigError, EnvError, InputError, TriforgeError, UnavailableError
+from triforge.errors import (
+    ConfigError,
+    EnvError,
+    InputError,
+    TriforgeError,
+    UnavailableError,
+)
 from triforge.store.database import open_database
 from triforge.testing.model_folders import chatml_folder, words_folder
 from triforge.types import (
@@ -304,6 +310,16 @@ def test_a_kept_pool_whose_system_message_the_policy_refuses_is_found(kept: Path
     with pytest.raises(ConfigError, match="takes no system message"):
         library.train("chatml", pool="kitchen", preset="grpo", options=options)
     assert not (kept / "var" / "logs").exists(), "nothing was started"
+
+
+def test_a_folder_without_weights_is_refused_before_it_has_a_learning_rate(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(mine)
+    (mine / "model" / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="holds no safetensors file"):
+        library.train(**PROMPTS)
+    assert "learning rate" not in capsys.readouterr().out
 
 
 def test_pool_is_checked_before_the_model(trained: Services, tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def test_seconds_name_the_data_sheet_and_are_left_out_without_one() -> None:
     assert (
         "128 rows a step, 14 turns and 1,792 tokens a row; data sheet of the H100" in plan.assumed
     )
-    assert not plan_of(config_of(), "2x24GB", SMALL).phases
+    assert not plan_of(config_of(SAVING | {"lora_rank": 16}), "2x24GB", SMALL).phases
     assert Card(0, 24 * GIB).speed is None
     assert Card(0, 79 * GIB, "NVIDIA H200").sheet == "H200"
 
@@ -300,6 +300,8 @@ def test_a_machine_without_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert find_cards("2x24GB")[1] == Card(1, 24 * GIB)
     with pytest.raises(ConfigError, match="--gpus 8x80GB"):
         find_cards("8")
+    with pytest.raises(ConfigError, match=r"machine\.gpus: given '8xH100': expected .* 8x80GB"):
+        parse({"machine": {"gpus": "8xH100"}})
 
 
 def test_compose_override_starts_what_the_plan_says() -> None:
