@@ -132,9 +132,9 @@ def plan_layout(
 
 def demand_startable(settings: Settings, config: RunConfig) -> None:
     """Raise ConfigError for what would stop a start on this machine before its models are there; `plan_layout` sees the rest."""
+    cards_of(config)
     if config.machine.serving != "local":
         interpreter(config.machine.serving, settings)
-    cards_of(config)
     if settings.service_secret.get_secret_value() or not settings.keyed:  # else the start makes one
         require_safe(settings)
     if "redis_url" not in settings.model_fields_set:

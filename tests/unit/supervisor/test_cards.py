@@ -15,10 +15,10 @@ from pydantic import SecretStr
 from safetensors.torch import save_file
 
 from tests.unit.supervisor.test_layout import SHAPE, planned
-from triforge.config import Settings
+from triforge.config import Settings, parse
 from triforge.errors import ConfigError
 from triforge.supervisor.engines import VERSIONS
-from triforge.supervisor.layout import Layout
+from triforge.supervisor.layout import Layout, demand_startable
 
 ROOT = Path(__file__).parents[3]
 ALONE = {"adaptation": {"controller": "none"}}
@@ -198,6 +198,14 @@ def test_the_engine_is_missed_with_the_command_that_installs_it(tmp_path: Path) 
     settings = Settings(engine_python=str(tmp_path / "none"))
     with pytest.raises(ConfigError, match=r"scripts/setup.sh sglang"):
         planned(tmp_path, {}, settings, machine={"engine": "sglang"}, **ALONE)
+
+
+def test_an_engine_that_could_not_take_turns_need_not_be_installed() -> None:
+    machine = {"engine": "sglang", "gpus": "0"}
+    with pytest.raises(ConfigError, match=r"run\.colocate"):
+        demand_startable(
+            Settings(engine_python="none"), parse({"run": {"colocate": True}, "machine": machine})
+        )
 
 
 def test_the_version_that_is_asked_for_is_the_one_that_is_installed() -> None:
