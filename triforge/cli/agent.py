@@ -65,7 +65,6 @@ agent_app = typer.Typer(no_args_is_help=True)
 
 _LOOK_S: Final = 0.5  # between two looks at the run or at busy groups
 _LAST_S: Final = 5.0  # for the last lines of its progress
-_EVERY_S: Final = 10.0  # between two lines of progress
 _GROUP: Final = re.compile(r".*-(\d+)-(\w+)-\d+")  # step and mode
 _MOST: Final = 65_536  # bytes of a reward
 _REPEATS: Final = 3  # sessions with the same ending that are shown
@@ -123,19 +122,22 @@ def agent_run(
 
 
 class _Progress:
-    """The sessions that a run needs, and those that have ended; a terminal shows the run's groups instead."""
+    """The sessions that a run needs, and those that have ended; a terminal shows the run's groups instead.
 
-    def __init__(self, run: RunState) -> None:
+    `every_s` are the seconds between two lines.
+    """
+
+    def __init__(self, run: RunState, every_s: float) -> None:
         config = parse(run.config)
         section = config.run
         each = section.eval_rollouts + section.eval_greedy
         self._train = section.groups_per_step * config.env_adapter.rollouts
         self._evaluate = section.eval_tasks * each if section.eval_every else 0
-        self._ended, self._shown = Counter[str](), time.monotonic()
+        self._ended, self._shown, self._every_s = Counter[str](), time.monotonic(), every_s
 
     @property
     def needed(self) -> str:
-        """How many sessions a step and an evaluation have."""
+        """Sessions of a step and of an evaluation, as words."""
         evaluation = f", an evaluation at most {self._evaluate}" if self._evaluate else ""
         return f"a step has {self._train} sessions{evaluation}"
 
@@ -146,14 +148,14 @@ class _Progress:
         evaluates = found[2] in MODES
         phase = f"step {int(found[1])}{', evaluation' * evaluates}"
         self._ended[phase] += 1
-        if not console.is_terminal and time.monotonic() - self._shown >= _EVERY_S:
+        if not console.is_terminal and time.monotonic() - self._shown >= self._every_s:
             self._shown = time.monotonic()
             total = self._evaluate if evaluates else self._train
             say(f"{phase}: sessions {self._ended[phase]} of {total}")
 
 
 class Agents:
-    """Copies of a command, `parallel` at a time.
+    """Copies of a command, `parallel` at a time; progress is printed every `progress_s` seconds.
 
     Attributes:
         run_id: the run that they play; empty before it has begun.
@@ -167,7 +169,9 @@ class Agents:
         *,
         verify: bool = False,
         keep: bool = False,
+        progress_s: float = 10.0,
     ) -> None:
+        self._progress_s = progress_s
         self._command, self._parallel, self._verify, self._keep = command, parallel, verify, keep
         key = addresses.key.get_secret_value()
         self._env = EnvAdapterClient(addresses.env_adapter_url, api_key=key)
@@ -183,7 +187,7 @@ class Agents:
                 run = await self._trainer.run(run_id)
             else:
                 run = await self._trainer.submit(pool, name=name, config=config)
-            self.run_id, progress = run.id, _Progress(run)
+            self.run_id, progress = run.id, _Progress(run, self._progress_s)
             say(
                 f"{run.id}: {run.steps} steps, {self._parallel} agents at a time; {progress.needed}"
             )

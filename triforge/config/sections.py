@@ -317,7 +317,7 @@ class MachineSection(Section):
     """The machine of `triforge train` and `triforge up`, read at their start alone; `triforge plan` shows what goes where."""
 
     engine: Literal["auto", EngineName] = "auto"
-    """What serves the models: `auto` is SGLang where `gpus` is above 0, else the local engine."""
+    """Engine that serves the models: `auto` is SGLang where `gpus` is above 0, else the local engine."""
     gpus: Annotated[str, AfterValidator(_counted)] = ""
     """Cards that engines and learners divide: a number, as `8`; `0` is none; `8x80GB` is a plan of another machine. Empty takes all that
     `nvidia-smi` lists; with the local engine it leaves them to each process."""

@@ -49,7 +49,7 @@ class CheckedTasks:
 
     @property
     def repeats(self) -> str:
-        """How many of the drawn tasks repeat another, as the beginning of a sentence; empty if none does, or further ones took their place."""
+        """Return the beginning of a sentence with the number of drawn tasks that repeat another; empty if none does, or further ones took their place."""
         short = self.repeated and self.count == self.drawn - self.repeated
         return f"{self.repeated} of {self.drawn} tasks repeat another, " if short else ""
 

@@ -117,11 +117,10 @@ def place(config: RunConfig, roles: Sequence[Role]) -> Placement:
     shapes = {role: ModelShape.of_folder(Path(path)) for role, path in paths.items()}
     plan = make_plan(config, shapes, cards, roles)
     used = Counter(card for engine in plan.engines for card in engine.cards)
-    size = min(card.memory for card in cards)
     seats: dict[Role, list[Seat]] = {}
     for one in plan.engines:
         seat = Seat(
-            cards=one.cards, memory=round(one.memory.total / size, 3),
+            cards=one.cards, memory=one.memory_fraction,
             alone=all(used[card] == 1 for card in one.cards), held=one.memory.total,
         )  # fmt: skip
         seats.setdefault(one.role, []).append(seat)

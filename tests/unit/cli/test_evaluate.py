@@ -340,7 +340,7 @@ def test_an_endpoint_that_refuses_everything_is_an_error(
 
 def test_a_dead_endpoint_is_given_up_before_anything_is_played(triforge: Triforge) -> None:
     with socket.socket() as port:
-        port.bind(("127.0.0.1", 0))  # nobody listens
+        port.bind(("127.0.0.1", 0))  # bound, does not listen
         url = f"http://127.0.0.1:{port.getsockname()[1]}/v1"
         started = time.monotonic()
         given = ("--env", "household", "--tasks", "1", "--model", "m", "--endpoint", url)
