@@ -17,7 +17,9 @@ from demo.report import PAGES, console_table, write_report
 from demo.settings import ROOT
 from services.dashboard import folder
 from services.dashboard.apis import Apis
-from triforge.cli.training import Trained, Training, conduct, deployment
+from triforge.cli.started import deployment
+from triforge.cli.train import Trained, conduct
+from triforge.cli.training import Training
 from triforge.cli.watch import say_verdict
 from triforge.clients.transport import http_client
 from triforge.config import RunConfig, Settings

@@ -19,16 +19,10 @@ from demo.settings import ROOT, DemoSettings
 from demo.world import World
 from triforge.cli.agent import Agents
 from triforge.cli.pools import send_pool
+from triforge.cli.started import Tell, clients_of, deployment
 from triforge.cli.terminal import say
-from triforge.cli.training import (
-    Tell,
-    Trained,
-    Training,
-    clients_of,
-    conduct,
-    deployment,
-    show,
-)
+from triforge.cli.train import Trained, conduct, show
+from triforge.cli.training import Training
 from triforge.config import Settings, merge, with_assignments
 from triforge.errors import TriforgeError
 

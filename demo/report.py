@@ -12,7 +12,7 @@ from demo.episodes import Pair
 from services.dashboard import charts, drawing
 from services.dashboard.tasks import differences
 from services.dashboard.templates import FOLDER, templates
-from triforge.cli.training import Trained
+from triforge.cli.train import Trained
 from triforge.types import RunStep
 
 Row = tuple[str, str, str, str]

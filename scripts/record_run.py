@@ -11,7 +11,7 @@ from demo.prepare import prepare, settings_of
 from services.trainer.replay.recording import Recording
 from services.trainer.runs.store import RunStore
 from triforge.cli.deployment import stores
-from triforge.cli.training import train
+from triforge.cli.train import train
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
 

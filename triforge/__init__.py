@@ -13,4 +13,4 @@ def __getattr__(name: str) -> Any:
     """Import `triforge.train` on first use: it needs the packages of the command line."""
     if name not in ("train", "Trained"):
         raise AttributeError(f"module 'triforge' has no attribute {name!r}")
-    return getattr(importlib.import_module("triforge.cli.training"), name)
+    return getattr(importlib.import_module("triforge.cli.train"), name)

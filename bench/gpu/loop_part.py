@@ -20,7 +20,9 @@ from bench.gpu.supervise import SkipCase
 from demo.models.smollm2 import NAME, default_cache, smollm2_folder
 from triforge.cli.deployment import settings
 from triforge.cli.figures import held_out
-from triforge.cli.training import Training, conduct, deployment
+from triforge.cli.started import deployment
+from triforge.cli.train import conduct
+from triforge.cli.training import Training
 from triforge.clients.trainer import TrainerClient
 
 _GAMES = {"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]}
@@ -29,7 +31,8 @@ _LIMIT_S = 420.0
 _LEARNER = {"learning_rate": 1e-5, "updates_per_step": 1, "token_budget": 16384, "max_tokens": 2048}
 
 
-def _smollm2() -> Path:
+def smollm2() -> Path:
+    """Return its folder. SkipCase: neither it nor its pieces are here."""
     parts = pieces()
     if (default_cache() / NAME / "manifest.json").is_file():
         return smollm2_folder()
@@ -62,7 +65,7 @@ def _train(
     }  # fmt: skip
     own: dict[str, Any] = {"model": "tiny"}
     if model != "tiny":
-        folder = str(_smollm2())
+        folder = str(smollm2())
         over["env_adapter"]["admissible_only"] = True
         over |= {
             "models": {"policy": {"max_new_tokens": 16}, "reward": {"max_new_tokens": 8, "regex": r"\\boxed\{-?1\}"}},
@@ -93,7 +96,7 @@ async def _conducted(asked: Training) -> dict[str, Any]:
             (run,) = await client.runs()
             steps = await client.steps(run.id)
     assert run.step > 0, f"the run is {run.status}: {run.reason}"
-    return {"status": run.status, "steps": run.step, **_success(steps), **_speeds(steps)}
+    return {"status": run.status, "steps": run.step, **_success(steps), **speeds(steps)}
 
 
 def _success(steps: list[Any]) -> dict[str, Any]:
@@ -104,7 +107,7 @@ def _success(steps: list[Any]) -> dict[str, Any]:
     return found
 
 
-def _speeds(steps: list[Any]) -> dict[str, float]:
+def speeds(steps: list[Any]) -> dict[str, float]:
     """Medians over the steps of all that is a speed or a time."""
     values: dict[str, list[float]] = defaultdict(list)
     for step in steps:

@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("engine", "learner", "throughput", "weights", "colocate", "loop")
+PARTS = ("box", "engine", "learner", "throughput", "weights", "colocate", "loop")
 
 
 class SkipCase(Exception):  # noqa: N818 - no failure

@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from demo.models.smollm2 import smollm2_folder
@@ -19,7 +20,8 @@ from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
 from triforge.telemetry import begin
 
-_IMITATION_STEPS = 400  # of a tiny policy: it answers in the family's form, and often wrong; after 250 always wrong
+# Of a tiny policy. Few conversations are soon known by heart, and what is certain of itself learns nothing more: the best update on others is kept.
+_IMITATION = SupervisedOptions(steps=400, eval_share=0.125, eval_every=20)
 _PROGRESS_EVERY = 200  # updates
 
 
@@ -100,9 +102,13 @@ def _tiny_policy(args: argparse.Namespace) -> None:
         blank = build_tiny_model(folder / "blank", words, shape=shape)
         items = read_items(folder / "chats.jsonl", Renderer.from_folder(blank), max_tokens=8192)
         beginner: Beginner | None = getattr(family(args.env), "beginner", None)
-        options = SupervisedOptions(steps=beginner.updates if beginner else _IMITATION_STEPS)
-        _print(f"imitating {solved} conversations in {options.steps} updates")
-        SupervisedJob(blank, items, options).run(args.out, replace=args.replace, progress=_progress)
+        options = SupervisedOptions(steps=beginner.updates) if beginner else _IMITATION
+        _print(f"imitating {solved} conversations in at most {options.steps} updates")
+        job = SupervisedJob(blank, items, options)
+        measured = job.run(args.out, replace=args.replace, progress=_progress)["eval"]
+        if measured and not beginner:
+            step, loss, _ = min(measured, key=itemgetter(1))
+            _print(f"kept update {step}, loss {loss:.3f} on other conversations")
 
 
 def _progress(step: int, loss: float) -> None:

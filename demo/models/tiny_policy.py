@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import cycle, islice
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 
@@ -23,7 +24,7 @@ Chat = list[dict[str, str]]
 
 _COUNT = 1024  # tasks whose solutions are imitated
 _TRIES = 8  # random episodes of a task
-_BEST = 128  # random episodes that are imitated
+_BEST = 256  # random episodes that are imitated
 _PLAY_S = 20.0  # for random episodes
 _LONGEST = 2000  # words of a random episode
 _SEED = 900_000  # far from the seeds of pools: no task that is played or evaluated is imitated
@@ -115,7 +116,7 @@ async def _random_chats(
         episodes.append(await _episode(found, task, pick, options, words, _LONGEST))
         if not episodes[0][0] or time.monotonic() > ends:
             break
-    episodes.sort(key=lambda episode: (-episode[1], sum(map(len, episode[0]))))  # short ones first
+    episodes.sort(key=itemgetter(1), reverse=True)  # not the short ones first: short is often luck
     return [chat for chats, _ in episodes[:_BEST] for chat in chats]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
 sys.path.insert(0, str(Path(__file__).parent / "stand_ins"))  # has sgl_kernel
 
+import torch
 from torch import library
 
 # PyPI's torchvision is linked against CUDA. On a CPU torch its library does not load, and importing it then fails at
@@ -22,6 +23,16 @@ from torch import library
 _TORCHVISION: Any = library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
 for _name in ("nms", "qnms"):
     _TORCHVISION.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def _pageable(make: Any) -> Any:
+    """Return a maker of tensors that pins no memory, which a CPU build of torch cannot; SGLang's adapters ask for it."""
+    return lambda *given, pin_memory=False, **options: make(*given, **options)  # noqa: ARG005
+
+
+for _name in ("empty", "zeros", "tensor"):
+    setattr(torch, _name, _pageable(getattr(torch, _name)))
+torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign]
 
 
 def main(arguments: list[str]) -> None:

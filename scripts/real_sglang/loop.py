@@ -22,7 +22,9 @@ from scripts.real_sglang.server import ADMIN_KEY, API_KEY, serving
 from services.policy.engines.sglang import SGLangEngine
 from services.policy.engines.vllm import VLLMEngine
 from triforge.cli.deployment import settings as addresses
-from triforge.cli.training import Trained, Training, conduct, deployment
+from triforge.cli.started import deployment
+from triforge.cli.train import Trained, conduct
+from triforge.cli.training import Training
 from triforge.clients.policy import PolicyClient
 from triforge.config import merge, read_document
 from triforge.errors import WeightsError

@@ -13,6 +13,7 @@ import httpx
 
 from scripts.real_sglang.install import HERE, Install
 from triforge.errors import UnavailableError
+from triforge.supervisor.engines import ENV, SGLANG_CPU
 from triforge.supervisor.ports import free_port
 from triforge.supervisor.process import Process, ProcessSpec
 
@@ -20,16 +21,9 @@ API_KEY, ADMIN_KEY = "generate-key", "control-key"
 START_S = 600.0  # on a busy machine; on two idle cores it takes half a minute
 
 # What the contract needs, on every machine.
-_OPTIONS = ("--weight-version", "0", "--grammar-backend", "llguidance", "--skip-server-warmup", "--sleep-on-idle")  # fmt: skip
+_OPTIONS = ("--weight-version", "0", "--grammar-backend", "llguidance")  # fmt: skip
 # With a GPU: float32, because the contract compares log-probabilities closely, and room for two servers on one device.
-_GPU_OPTIONS = ("--dtype", "float32", "--attention-backend", "triton", "--mem-fraction-static", "0.3")  # fmt: skip
-# Without a GPU: plain PyTorch kernels, float32 (the learner's precision; bfloat16 is slower here), and a cache whose
-# size does not follow from the machine's memory.
-_CPU_OPTIONS = (
-    "--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native", "--sampling-backend", "pytorch",
-    "--disable-cuda-graph", "--disable-overlap-schedule", "--mem-fraction-static", "0.3",
-    "--max-total-tokens", "16384", "--max-running-requests", "16",
-)  # fmt: skip
+_GPU_OPTIONS = ("--dtype", "float32", "--attention-backend", "triton", "--mem-fraction-static", "0.3", "--skip-server-warmup", "--sleep-on-idle")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +61,12 @@ def spec(install: Install, model: Path, name: str) -> ProcessSpec:
     start = ("-m", "sglang.launch_server") if install.gpu else (str(HERE / "launch_cpu.py"),)
     options = (
         "--model-path", str(model), "--served-model-name", name, "--host", "127.0.0.1", "--port", port,
-        "--api-key", API_KEY, "--admin-api-key", ADMIN_KEY, *_OPTIONS, *(_GPU_OPTIONS if install.gpu else _CPU_OPTIONS),
+        "--api-key", API_KEY, "--admin-api-key", ADMIN_KEY, *_OPTIONS, *(_GPU_OPTIONS if install.gpu else SGLANG_CPU),
     )  # fmt: skip
     return ProcessSpec(
         name=f"sglang-{name}",
         command=(str(install.python), *start, *options),
-        env={"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+        env=ENV,
         ready_url=f"http://127.0.0.1:{port}/ready",
     )
 

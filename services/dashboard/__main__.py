@@ -14,7 +14,7 @@ import uvicorn
 
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app
-from services.dashboard.folder import pages_of, write
+from services.dashboard.folder import demand_new, pages_of, write
 from triforge.access.exposure import require_safe
 from triforge.config import Settings
 from triforge.errors import TriforgeError
@@ -45,7 +45,9 @@ async def _write(run_id: str, target: Path, most: int) -> int:
     settings = Settings.from_env()
     apis = Apis.of(settings)
     try:
-        write(await pages_of(apis, settings.key.get_secret_value(), run_id, most), target)
+        demand_new(target)
+        key = settings.key.get_secret_value()
+        write(await pages_of(apis, key, run_id, most, tell=_tell), target)
     except (TriforgeError, OSError) as error:
         sys.stderr.write(f"triforge: {getattr(error, 'detail', error)}\n")
         return 1
@@ -53,6 +55,13 @@ async def _write(run_id: str, target: Path, most: int) -> int:
         await apis.close()
     sys.stdout.write(f"wrote {target / 'index.html'}\n")
     return 0
+
+
+def _tell(pages: int) -> None:
+    """Print a number of pages; a terminal shows the last one only."""
+    end = "\r" if sys.stdout.isatty() else "\n"
+    sys.stdout.write(f"{pages} pages{end}")
+    sys.stdout.flush()
 
 
 def _serve() -> int:

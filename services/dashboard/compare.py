@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
@@ -15,8 +15,10 @@ from services.dashboard.apis import Visit, Visitor, run_path
 from services.dashboard.charts import CHARTS, INTERVAL, Chart
 from services.dashboard.drawing import pictures
 from services.dashboard.templates import page
-from triforge.errors import InputError
-from triforge.types import Page, RunState, RunStep, TrajectoryPage, TrajectorySummary
+from triforge.clients.transport import segment
+from triforge.errors import InputError, NotFoundError
+from triforge.rollout.adapting import identity
+from triforge.types import Page, RunState, RunStep, Task, TrajectoryPage, TrajectorySummary
 
 router = APIRouter(default_response_class=HTMLResponse)
 
@@ -39,6 +41,19 @@ class _Compared(NamedTuple):
     episodes: Sequence[TrajectorySummary]
 
 
+class Tally(NamedTuple):
+    """The episodes of a task in a run: its id there, the successes, and how many were measured."""
+
+    task_id: str
+    won: int
+    measured: int
+
+    @classmethod
+    def of(cls, rows: Sequence[TrajectorySummary]) -> Self:
+        """Count measured episodes of one task."""
+        return cls(rows[0].task_id, sum(row.outcome == 1 for row in rows), len(rows))
+
+
 @router.get("/compare")
 async def compare(
     visit: Visitor,
@@ -55,12 +70,16 @@ async def compare(
     compared = await asyncio.gather(*(_read(visit, run_id, shown) for run_id in run_ids))
     runs = [one.run for one in compared]
     names = [_name(one, runs) for one in runs]
+    pools = {one.pool_id for one in runs}
+    same = await asyncio.gather(*(_asked(visit, pool) for pool in pools)) if len(pools) > 1 else []
+    asked = {task: asks for one in same for task, asks in one.items()}
+    common = in_common([one.episodes for one in compared], asked)
     return page(
         "compare", runs=runs, names=names,
         pictures=pictures(*overlaid(shown, names, [one.steps for one in compared])), measure=measure,
         known=sorted(_KNOWN),
         differences=differing([one.config for one in runs]),
-        tasks=solved_by_some([one.episodes for one in compared]),
+        common=bool(common), tasks=[(row, counts) for row, counts in common if len({one.won > 0 for one in counts}) > 1],
         evaluated=[one.episodes[0].step if one.episodes else None for one in compared],
     )  # fmt: skip
 
@@ -80,6 +99,16 @@ async def _read(visit: Visit, run_id: str, measures: Sequence[str]) -> _Compared
         TrajectoryPage, "trainer", run_path(run_id, "/trajectories"), **held_out
     )
     return _Compared(run, steps.items, episodes.items)
+
+
+async def _asked(visit: Visit, pool: str) -> dict[str, str]:
+    """Return what each held-out task of a pool asks, whatever its id is; nothing for a pool that is gone."""
+    path = f"/v1/pools/{segment(pool)}/tasks"
+    try:
+        tasks = await visit.read(Page[Task], "env_adapter", path, split="heldout", limit=_EPISODES)
+    except NotFoundError:
+        return {}
+    return {task.id: f"{task.family} {identity(task.params)}" for task in tasks.items}
 
 
 def overlaid(
@@ -111,24 +140,21 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]
     return [(name, values) for name, values in rows if len(set(values)) > 1]
 
 
-def solved_by_some(
-    runs: Sequence[Sequence[TrajectorySummary]],
-) -> list[tuple[TrajectorySummary, list[tuple[int, int]]]]:
-    """Return the tasks that each run measured and only some solved: an episode, and (successes, measured) of each run."""
-    tallies: list[dict[str, list[int]]] = []
-    examples: dict[str, TrajectorySummary] = {}
+def in_common(
+    runs: Sequence[Sequence[TrajectorySummary]], same: Mapping[str, str]
+) -> list[tuple[TrajectorySummary, list[Tally]]]:
+    """Return the tasks that each run measured: an episode, and the tally of each run. `same` names what tasks of several pools ask."""
+    tallies: list[dict[str, list[TrajectorySummary]]] = []
     for episodes in runs:
         tallies.append({})
         for row in episodes:
             if row.outcome is not None:
-                tallies[-1].setdefault(row.task_id, []).append(row.outcome)
-                examples.setdefault(row.task_id, row)
-    solved = []
-    for task, row in examples.items():
-        counts = [(tally.get(task, []).count(1), len(tally.get(task, []))) for tally in tallies]
-        if all(of for _, of in counts) and len({won > 0 for won, _ in counts}) > 1:
-            solved.append((row, counts))
-    return solved
+                tallies[-1].setdefault(same.get(row.task_id, row.task_id), []).append(row)
+    return [
+        (rows[0], [Tally.of(tally[task]) for tally in tallies])
+        for task, rows in tallies[0].items()
+        if all(task in tally for tally in tallies)
+    ]
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:

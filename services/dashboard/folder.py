@@ -7,6 +7,7 @@ import html
 import posixpath
 import re
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urljoin, urlsplit
@@ -21,6 +22,7 @@ from triforge.types import RunState
 
 _HOST: Final = "http://dashboard"
 _ANSWER_S: Final = 60.0
+_COUNTED: Final = 50  # pages between two numbers of progress
 _LINK: Final = re.compile(r'\b(href|src)="([^"]*)"')  # quotes inside of texts are escaped
 _ANCHOR: Final = re.compile(r'<a\b[^>]*\bhref="([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
 _GROUP: Final = re.compile(r"/(?:groups/([^/?]+)|rollouts/([^/?]+)-[^-/?]+)(?:/tokens)?")
@@ -31,17 +33,19 @@ _POLICY: Final = (
 )
 
 
-async def pages_of(apis: Apis, key: str, run_id: str, most: int) -> dict[str, bytes]:
+async def pages_of(
+    apis: Apis, key: str, run_id: str, most: int, tell: Callable[[int], object] = int
+) -> dict[str, bytes]:
     """Return files by name: `index.html` is the page of the run; with it come others, nearest first.
 
-    After `most` pages no further group is begun; of a group all rollouts come with their tokens.
+    After `most` pages no further group is begun; of a group all rollouts come with their tokens. Their number so far is given to `tell`.
 
     Raises:
         TriforgeError: the run cannot be shown.
     """
     await Visit(apis, key).read(RunState, "trainer", run_path(run_id))
     first = f"/runs/{segment(run_id)}"
-    replies = await _crawl(apis, key, first, most)
+    replies = await _crawl(apis, key, first, most, tell)
     names = {address: _file_name(address, first) for address in replies}
     shown = sum(1 for address in names if re.fullmatch(f"{first}/rollouts/[^/?]+", address))
     note = f'<p class="about">A copy with {shown} rollouts; where others are named, no link leads to them.</p>'
@@ -53,16 +57,22 @@ async def pages_of(apis: Apis, key: str, run_id: str, most: int) -> dict[str, by
     }
 
 
-def write(files: dict[str, bytes], target: Path) -> None:
-    """Write a new folder; InputError if it exists."""
+def demand_new(target: Path) -> None:
+    """Raise InputError for a folder that exists."""
     if target.exists():
         raise InputError(f"--html: given {target}, which exists, expected a new folder")
+
+
+def write(files: dict[str, bytes], target: Path) -> None:
+    """Write a new folder."""
     for name, content in files.items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes(content)
 
 
-async def _crawl(apis: Apis, key: str, first: str, most: int) -> dict[str, httpx.Response]:
+async def _crawl(
+    apis: Apis, key: str, first: str, most: int, tell: Callable[[int], object]
+) -> dict[str, httpx.Response]:
     """Fetch everything that links lead to, breadth first; refused addresses are left out."""
     replies: dict[str, httpx.Response] = {}
     waiting, seen, begun, pages = deque([first]), set[str](), set[str](), 0
@@ -84,6 +94,8 @@ async def _crawl(apis: Apis, key: str, first: str, most: int) -> dict[str, httpx
             if not _is_page(reply):
                 continue
             pages += 1
+            if pages % _COUNTED == 0:
+                tell(pages)
             begun |= {group} - {""}
             linked = _LINK.findall(_LIVE.sub("", reply.text))
             for target in (_address(value, address) for _, value in linked):

@@ -60,8 +60,9 @@ async def table(run_id: str, request: Request, visit: Visitor) -> str:
         )
 
     run = await visit.read(RunState, "trainer", run_path(run_id))
-    rows, *odd = await asyncio.gather(
+    rows, training, *odd = await asyncio.gather(
         found(filters or _TRAIN, _ROWS if filters else 1),
+        found(filters | _TRAIN, 1),
         *(found(fields, _SHOWN) for fields in ({} if filters else _ODD).values()),
     )
     kinds = zip(_ODD.items(), odd, strict=False)
@@ -69,7 +70,8 @@ async def table(run_id: str, request: Request, visit: Visitor) -> str:
     if filters:
         sections = [("", "", rows)]
     return page(
-        "rollouts", run=run, sections=sections, total=rows.total, filters=dict.fromkeys(_FIELDS, "") | filters,
+        "rollouts", run=run, sections=sections, total=rows.total, training=training.total,
+        of_training=_link(filters | _TRAIN), filters=dict.fromkeys(_FIELDS, "") | filters,
         filtered=bool(filters), link=_link(filters),
         title=next((name for name, fields in (_ODD | _VIEWS).items() if fields == filters), "Rollouts" ),
         purposes=get_args(Purpose), views={name: _link(fields) for name, fields in _VIEWS.items()},

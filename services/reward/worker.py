@@ -79,7 +79,7 @@ class JudgeWorker:
         generate_many: GenerateMany,
         sandbox: Sandbox | None = None,
         retries: int = 2,
-        patience_s: float = 60.0,
+        patience_s: float = 300.0,
     ) -> None:
         self._broker = broker
         self._generate_many = generate_many

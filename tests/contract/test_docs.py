@@ -181,13 +181,16 @@ def test_the_training_of_the_readme_can_be_called() -> None:
     }
     assert arguments.keys() <= names
     shown = set(re.findall(r"trained\.(\w+)", python_of_the_readme()))
-    assert shown <= {field.name for field in dataclasses.fields(triforge.Trained)}
+    assert shown <= {field.name for field in dataclasses.fields(triforge.Trained)} | set(
+        dir(triforge.Trained)
+    )
 
 
 async def test_the_environment_of_the_readme_keeps_the_contract() -> None:
     module = ModuleType("my_env")
     code = python_of_the_readme()
-    exec(code[code.index("from triforge.environments") :], vars(module))
+    environment = code[code.index("from triforge.environments") : code.index("import json\n")]
+    exec(environment, vars(module))
     require(await check_environment(module.FAMILY))
 
 

@@ -54,7 +54,7 @@ class Replay(httpx.AsyncBaseTransport):
 
 @pytest.fixture
 async def found() -> dict[str, Any]:
-    """What our client makes of the whole conversation."""
+    """Return what our client makes of the whole conversation."""
     replay = Replay(RECORDED.values())
     engine = VLLMEngine(URL, transport=replay)
     answers = await converse(engine, FOLDERS)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Deployment, submit, wait_for
+from tests.unit.supervisor.test_cards import torch_for
 from triforge.supervisor.engines import VERSIONS
 
 pytestmark = pytest.mark.timeout(300)
@@ -51,17 +52,19 @@ async def test_box(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyP
         (tmp_path / name).chmod(0o755)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(torch_for("cu130", tmp_path)))
     monkeypatch.setenv("TRIFORGE_ENGINE_PYTHON", str(tmp_path / "python-sglang"))
     deployment = Deployment.made(tmp_path, tiny_model)
     document = tmp_path / "run.toml"
-    document.write_text(f"{document.read_text()}\n[machine]\ngpus = '6'\n")
+    text = document.read_text().replace("[trainer.policy]", "[trainer.policy]\nranks = 2")
+    document.write_text(f"{text}\n[machine]\ngpus = '6'\n")
     try:
         deployment.start()
-        assert "learner of policy: card 3, 5, 2 ranks" in (tmp_path / "up.log").read_text()
+        assert "learner of policy: cards 3-4, 2 ranks" in (tmp_path / "up.log").read_text()
         before = deployment.pids()
         placed = {name: shown(pid) for name, pid in before.items() if name[:7] in ("engine-", "learner")}  # fmt: skip
         assert placed == {
-            "engine-policy": "0", "engine-reward": "1", "engine-rewriter": "2", "learner-policy": "3,5", "learner-reward": "4",
+            "engine-policy": "0", "engine-reward": "1", "engine-rewriter": "2", "learner-policy": "3,4", "learner-reward": "5",
         }  # fmt: skip
         settings = deployment.settings()
         run = await submit(settings, steps=6, checkpoint_every=6)
@@ -82,3 +85,5 @@ async def test_box(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyP
     finally:
         deployment.close()
     assert not alive(ranks)
+    log = (deployment.state / "logs" / "learner-policy.log").read_text()
+    assert "SignalException" not in log, "a stop is no error"

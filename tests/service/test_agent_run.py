@@ -66,11 +66,18 @@ class Trainer:
             yield Settings(trainer_url=url, env_adapter_url=run.both.env_url)
 
     async def plays(
-        self, run: Run, code: list[str], parallel: int, *, keep: bool = False, **group: Any
+        self,
+        run: Run,
+        code: list[str],
+        parallel: int,
+        *,
+        keep: bool = False,
+        progress_s: float = 10.0,
+        **group: Any,
     ) -> RunState:
         """Let agents play a group; return the run as it ended."""
         async with self.of(run) as settings:
-            agents = Agents(settings, code, parallel=parallel, keep=keep)
+            agents = Agents(settings, code, parallel, keep=keep, progress_s=progress_s)
             serve = asyncio.create_task(agents.serve("", RUN, "", {}))
             await asyncio.wait_for(run.play(run.group(retries=0, **group)), 30)
             self.status = "finished"
@@ -172,14 +179,32 @@ async def test_an_agent_that_breaks_before_it_asks_is_shown_with_its_error_a_few
 ) -> None:
     code = [sys.executable, "-c", "import nosuch_agent"]
     await Trainer().plays(run, code, 3, rollouts=5)
-    assert not any(t.measured for t in (await run.played()).trajectories)
+    played = (await run.played()).trajectories
+    assert not any(t.measured for t in played)
+    details = [t.outcome.error.detail for t in played if t.outcome.error]
+    assert all(detail.count("session ") == 1 for detail in details), details
+    assert all("No module named 'nosuch_agent'" in detail for detail in details)
     printed = " ".join(capsys.readouterr().out.split())
     assert (
         printed.count("the agent ended with 1: ModuleNotFoundError: No module named 'nosuch_agent'")
         == 3
     )
     assert printed.count("has sampled nothing") == 3
+    assert printed.count('File "<string>", line 1, in <module>') == 1
     assert printed.count("further sessions that end like this are not shown") == 1
+
+
+async def test_progress_is_shown_now_and_then(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.both.says("left")
+    names = ("run-1-00003-train-0000", "run-1-00003-greedy-0001")
+    for name in names:
+        await Trainer().plays(
+            run, [sys.executable, "-c", ASKS], 1, progress_s=0.0, name=name, rollouts=2
+        )
+    printed = capsys.readouterr().out
+    assert "a step has 128 sessions, an evaluation at most 128" in printed
+    assert "step 3: sessions 2 of 128" in printed
+    assert "step 3, evaluation: sessions 2 of 128" in printed
 
 
 @pytest.mark.parametrize(("answer", "score"), [("4", 1.0), ("5", 0.0)])

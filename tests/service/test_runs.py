@@ -205,12 +205,12 @@ async def test_another_preset_is_that_preset_and_stands_with_the_run(
     changes = '[algorithm.overrides]\nlam = 0.15\nreward_band = "none"\n'
     (tmp_path / "deployment.toml").write_text(DOCUMENT + changes)
     mine = await runs.submit(RunRequest(pool="kitchen"), None)
-    assert mine.algorithm.endswith("changed: lam = 0.15, reward_band = None")
+    assert mine.algorithm.endswith("other than in the preset: lam = 0.15, reward_band = None")
     other = await runs.submit(
         RunRequest(pool="kitchen", config={"algorithm": {"preset": "grpo"}}), None
     )
     assert other.algorithm == (
-        "grpo: estimator group, normalise std, loss ppo, no votes, no filter; changed: nothing"
+        "grpo: estimator group, normalise std, loss ppo, no votes, no filter"
     )
 
 

@@ -120,7 +120,8 @@ class Algorithm(CoreOptions):
         kept = {name: getattr(self, name) for name in _FILTERS}
         filters = ", ".join(f"{n} {v}" for n, v in kept.items() if v not in (None, "none", False))
         changes = ", ".join(f"{n} = {v}" for n, v in used.items() if own.get(n, ...) != v)
-        return f"{self.name}: {parts}, {filters or 'no filter'}; changed: {changes or 'nothing'}"
+        differs = f"; other than in the preset: {changes}" if changes else ""
+        return f"{self.name}: {parts}, {filters or 'no filter'}{differs}"
 
     def flat(self) -> Iterator[tuple[str, Any]]:
         """Every option by name: those of the core and of the parts."""

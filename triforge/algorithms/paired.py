@@ -40,6 +40,15 @@ def mean(values: Sequence[float]) -> Mean:
     return Mean(middle, t_quantile(n - 1) * math.sqrt(variance / n), n)
 
 
+def count_to_tell(one: Mean, *, most: int = 99) -> int | None:
+    """Return how many values of the same mean and spread have an interval without 0; None if more than `most`, or for one value."""
+    if one.count < 2:
+        return None
+    spread = one.half / t_quantile(one.count - 1) * math.sqrt(one.count)
+    counts = range(one.count + 1, most + 1)
+    return next((n for n in counts if t_quantile(n - 1) * spread / math.sqrt(n) < abs(one.value)), None)  # fmt: skip
+
+
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Mean | None:
     """Mean of `first - second` over the seeds that both have; None if there is none."""
     seeds = sorted(first.keys() & second.keys())

@@ -271,6 +271,19 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     return found.value - found.half, found.value + found.half
 
 
+def score_interval(scores: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of a mean score: Wilson's if each is 1 or 0, else Student's t, not below 0 where no score is.
+
+    None for fewer than `FEWEST` scores, and for equal ones, which do not tell how much they vary.
+    """
+    if all(score in (0.0, 1.0) for score in scores):
+        return wilson(math.fsum(scores), len(scores))
+    if len(scores) < FEWEST or min(scores) == max(scores):
+        return None
+    low, high = mean_interval(scores)
+    return max(low, 0.0) if min(scores) >= 0.0 else low, high
+
+
 def wilson(successes: float, trials: float) -> tuple[float, float]:
     """95 % interval of a share; (0, 1) without trials. Source: E. B. Wilson, JASA 22 (1927).
 

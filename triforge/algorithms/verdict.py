@@ -92,6 +92,13 @@ def paired_shares(pairs: Sequence[tuple[bool, bool]]) -> Change:
     return Change(gain, low, high, n)
 
 
+def half_width(pairs: int) -> float:
+    """Return the smallest change of a share of one half that so many pairs tell from 0, where they have nothing in common."""
+    kinds = ((True, True), (True, False), (False, True), (False, False))
+    change = paired_shares([kinds[n % 4] for n in range(pairs)])
+    return (change.high - change.low) / 2
+
+
 def paired_means(pairs: Sequence[tuple[float, float]]) -> Change | None:
     """Return the change of a mean, by Student's t of the differences; None for fewer than `FEWEST` pairs."""
     if len(pairs) < FEWEST:

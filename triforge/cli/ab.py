@@ -15,11 +15,12 @@ from typing import Annotated, Any, Final
 import typer
 from typer import Option
 
-from triforge.algorithms.paired import against_first, mean
-from triforge.cli.deployment import DOCUMENT
+from triforge.algorithms.paired import Difference, against_first, count_to_tell, mean
+from triforge.cli.deployment import start_command
 from triforge.cli.figures import MODES
 from triforge.cli.terminal import console, grid, markdown, say
-from triforge.cli.training import Training, train, train_command
+from triforge.cli.train import train, train_command
+from triforge.cli.training import Training
 from triforge.cli.watch import status_text
 from triforge.config import merge, read_document, with_assignments
 from triforge.environments.rows import object_of
@@ -30,8 +31,9 @@ _NOT_SHARED: Final = {"pool", "seed", "resume", "state"}  # options of `train`
 _READING: Final = """\
 ± is half of a 95 % interval (Student's t over seeds; ? with one seed). Differences are paired: a seed has the same tasks in all
 arms. p is of a two-sided t test, after Holm's correction for the number of differences; `better` and `worse` have p below 0.05.
-`Undecided` does not mean equal: more seeds or held-out tasks may tell.
+`Undecided` does not mean equal.
 """
+_FEW: Final = 3  # seeds below which an interval says nothing
 
 Results = Mapping[tuple[str, int], Mapping[str, Any]]
 
@@ -72,15 +74,16 @@ def ab(
     jobs = [(name, seed) for seed in range(1, seeds + 1) for name in comparison.arms]
     if any(job not in comparison.results for job in jobs):
         for arguments in comparison.arms.values():  # all are checked before the first run
-            Training(**arguments, state=state).document(say)
+            Training(**arguments, state=state).for_beginners().document(say)
     while left := [job for job in jobs if job not in comparison.results]:
         comparison.say_cost(len(jobs), len(left))
         comparison.play(*left[0])
-    page = _page({job: comparison.results[job] for job in jobs}, [*comparison.arms])
+    page = _page({job: comparison.results[job] for job in jobs}, comparison.arms)
     command = shlex.join(["triforge", *sys.argv[1:]])
     (state / "ab.md").write_text(f"{page}\nMade by `{command}`.\n", encoding="utf-8")
     say(f"page: {state / 'ab.md'}")
-    say(f"to look at the runs: triforge up --config {state / DOCUMENT} --state {state}")
+    if command := start_command(state):
+        say(f"to look at the runs: {command}")
 
 
 def _arms(texts: Sequence[str], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -146,7 +149,7 @@ class _Comparison:
             )
         self.results[arm, seed] = {
             "arm": arm, "seed": seed, "run": run.id, "seconds": time.monotonic() - started,
-            "before": trained.before, "after": trained.after,
+            "before": trained.before, "after": trained.after, "config": run.config,
         }  # fmt: skip
         self._write()
 
@@ -166,12 +169,14 @@ class _Comparison:
         say(f"{left} of {runs} runs are left{cost}")
 
 
-def _page(results: Results, arms: Sequence[str]) -> str:
-    """Print the tables of the comparison, and return them as Markdown."""
+def _page(results: Results, given: Mapping[str, Mapping[str, Any]]) -> str:
+    """Print the tables of the comparison of these arms, and return them as Markdown."""
+    arms = [*given]
     ends = {arm: _values(results, arm, "after", MODES[0]) for arm in arms}
+    differences = against_first(ends)
     pairs = [
         [name, one.mean.text(sign=True), f"{one.p:.2g}", one.word]
-        for name, one in against_first(ends).items()
+        for name, one in differences.items()
     ]
     rows = []
     for mode in MODES:
@@ -185,6 +190,7 @@ def _page(results: Results, arms: Sequence[str]) -> str:
         for seed in dict.fromkeys(seed for _, seed in results)
     ]  # fmt: skip
     tables = (
+        (["option", *arms], _options(results, given)),
         ([f"against {arms[0]}", f"held out, {MODES[0]}", "p", "verdict"], pairs),
         (["arm", "before", "after", "change"], rows),
         (["seed", *arms], each),
@@ -192,10 +198,47 @@ def _page(results: Results, arms: Sequence[str]) -> str:
     for titles, lines in tables:
         table = grid(*titles)
         for row in lines:
-            table.add_row(*row)
-        console.print(table)
-    text = "\n".join(markdown(*table) for table in tables)
-    return f"# {', '.join(arms[1:])} against {arms[0]}\n\n{text}\n{_READING}"
+            table.add_row(*(cell.partition(" ± ")[0] if len(each) < _FEW else cell for cell in row))
+        if lines:
+            console.print(table)
+    advice = [_advice(name, one) for name, one in differences.items() if one.word == "undecided"]
+    for line in advice:
+        say(line)
+    text = "\n".join(markdown(*table) for table in tables if table[1])
+    notes = "".join(f"{line}\n" for line in advice)
+    return f"# {', '.join(arms[1:])} against {arms[0]}\n\n{text}\n{_READING}{notes}"
+
+
+def _options(results: Results, arms: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the options in which the arms differ, with the values that their runs had."""
+    configs = [
+        next(_flat(run.get("config", {})) for (name, _), run in results.items() if name == arm)
+        for arm in arms
+    ]
+    named = dict.fromkeys(name for arm in arms.values() for name in _flat(arm["overrides"]))
+    rows = [[name, *(config.get(name, "-") for config in configs)] for name in named]
+    return [row for row in rows if len({*row[1:]}) > 1]
+
+
+def _flat(document: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """Return the values of a document by their names with dots."""
+    found: dict[str, str] = {}
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found[before + name] = f"{value:g}" if isinstance(value, float) else str(value)
+    return found
+
+
+def _advice(arm: str, one: Difference) -> str:
+    """Say how many seeds would decide about an arm, if its difference and spread stay as they are."""
+    count = count_to_tell(one.mean)
+    if count is not None:
+        return f"{arm}: the same command with --seeds {count} would tell, if difference and spread stay as they are"
+    if one.mean.count == 1:
+        return f"{arm}: one seed tells nothing; the same command with --seeds 6 goes on"
+    return f"{arm}: the difference is so small that not even 99 seeds like these would tell"
 
 
 def _values(results: Results, arm: str, when: str, mode: str) -> dict[int, float]:

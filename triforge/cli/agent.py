@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
+import shlex
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -26,19 +29,22 @@ from triforge.cli.agent_process import (
     StayingCommand,
 )
 from triforge.cli.deployment import (
+    INTERRUPTED,
     STATE,
     OverlayOption,
     SetOption,
     StateOption,
     overrides,
     running,
+    state_option,
 )
+from triforge.cli.figures import MODES
 from triforge.cli.terminal import console, say
-from triforge.cli.training import Trained, result_of, show
+from triforge.cli.train import Trained, result_of, show
 from triforge.cli.watch import watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
-from triforge.config import Settings, merge
+from triforge.config import Settings, merge, parse
 from triforge.environments.kit import parse_model
 from triforge.environments.registry import family
 from triforge.errors import (
@@ -59,6 +65,7 @@ agent_app = typer.Typer(no_args_is_help=True)
 
 _LOOK_S: Final = 0.5  # between two looks at the run or at busy groups
 _LAST_S: Final = 5.0  # for the last lines of its progress
+_GROUP: Final = re.compile(r".*-(\d+)-(\w+)-\d+")  # step and mode
 _MOST: Final = 65_536  # bytes of a reward
 _REPEATS: Final = 3  # sessions with the same ending that are shown
 
@@ -89,6 +96,8 @@ def agent_run(
     """
     if bool(pool) == bool(run):
         raise typer.BadParameter("give one of --pool and --run", param_hint="--pool")
+    if shutil.which(command[0]) is None:
+        raise typer.BadParameter(f"given {command[0]}, expected a program", param_hint="COMMAND")
     over = merge(overrides(config, set_), {"env_adapter": {"played_by": "sessions"}})
     addresses = running(state)
     agents = Agents(addresses, command, parallel, verify=reward == "verifier", keep=keep)
@@ -98,14 +107,59 @@ def agent_run(
         ended = await agents.serve(pool, run, name, over)
         return await result_of(ended.id, addresses, time.monotonic() - started)
 
-    trained = asyncio.run(work())
+    try:
+        trained = asyncio.run(work())
+    except KeyboardInterrupt:
+        if agents.run_id:
+            how = f"{' --keep' * keep} --reward {reward} --parallel {parallel}{state_option(state)}"
+            again = f"triforge agent run --run {agents.run_id}{how} -- {shlex.join(command)}"
+            stop = f"triforge run stop {agents.run_id}{state_option(state)}"
+            say(f"{agents.run_id} waits for agents: go on with {again}, or end it with {stop}")
+        raise typer.Exit(INTERRUPTED) from None
     show(trained)
     if trained.run.status == "failed":
         raise typer.Exit(1)
 
 
+class _Progress:
+    """The sessions that a run needs, and those that have ended; a terminal shows the run's groups instead.
+
+    `every_s` are the seconds between two lines.
+    """
+
+    def __init__(self, run: RunState, every_s: float) -> None:
+        config = parse(run.config)
+        section = config.run
+        each = section.eval_rollouts + section.eval_greedy
+        self._train = section.groups_per_step * config.env_adapter.rollouts
+        self._evaluate = section.eval_tasks * each if section.eval_every else 0
+        self._ended, self._shown, self._every_s = Counter[str](), time.monotonic(), every_s
+
+    @property
+    def needed(self) -> str:
+        """Sessions of a step and of an evaluation, as words."""
+        evaluation = f", an evaluation at most {self._evaluate}" if self._evaluate else ""
+        return f"a step has {self._train} sessions{evaluation}"
+
+    def end(self, group_id: str) -> None:
+        """Count a session, and print how many have ended if that is due."""
+        if (found := _GROUP.fullmatch(group_id)) is None:
+            return
+        evaluates = found[2] in MODES
+        phase = f"step {int(found[1])}{', evaluation' * evaluates}"
+        self._ended[phase] += 1
+        if not console.is_terminal and time.monotonic() - self._shown >= self._every_s:
+            self._shown = time.monotonic()
+            total = self._evaluate if evaluates else self._train
+            say(f"{phase}: sessions {self._ended[phase]} of {total}")
+
+
 class Agents:
-    """Copies of a command, `parallel` at a time."""
+    """Copies of a command, `parallel` at a time; progress is printed every `progress_s` seconds.
+
+    Attributes:
+        run_id: the run that they play; empty before it has begun.
+    """
 
     def __init__(
         self,
@@ -115,13 +169,16 @@ class Agents:
         *,
         verify: bool = False,
         keep: bool = False,
+        progress_s: float = 10.0,
     ) -> None:
+        self._progress_s = progress_s
         self._command, self._parallel, self._verify, self._keep = command, parallel, verify, keep
         key = addresses.key.get_secret_value()
         self._env = EnvAdapterClient(addresses.env_adapter_url, api_key=key)
         self._trainer = TrainerClient(addresses.trainer_url, api_key=key)
         self._url = addresses.env_adapter_url
         self._endings = Counter[str]()
+        self.run_id = ""
 
     async def serve(self, pool: str, run_id: str, name: str, config: dict[str, Any]) -> RunState:
         """Play for a run until it has ended."""
@@ -130,8 +187,16 @@ class Agents:
                 run = await self._trainer.run(run_id)
             else:
                 run = await self._trainer.submit(pool, name=name, config=config)
-            say(f"{run.id}: {run.steps} steps, {self._parallel} agents at a time")
-            players = [asyncio.create_task(self._play_all(run.id)) for _ in range(self._parallel)]
+            self.run_id, progress = run.id, _Progress(run, self._progress_s)
+            say(
+                f"{run.id}: {run.steps} steps, {self._parallel} agents at a time; {progress.needed}"
+            )
+            if not self._keep:
+                say(
+                    "each session starts the command anew; with --keep a copy plays one after the other"
+                )
+            playing = (self._play_all(run.id, progress) for _ in range(self._parallel))
+            players = [asyncio.create_task(player) for player in playing]
             watching = asyncio.create_task(watch(console, self._trainer, run.id))
             try:
                 ended = await self._until_ended(run.id, players)
@@ -159,7 +224,7 @@ class Agents:
             if len(done) == len(players):  # they have seen the end of the run before
                 await asyncio.sleep(_LOOK_S)
 
-    async def _play_all(self, run_id: str) -> None:
+    async def _play_all(self, run_id: str, progress: _Progress) -> None:
         """Play sessions of a run until it has ended."""
         process: AgentProcess = SessionCommand(self._command, prints=self._verify)
         if self._keep:
@@ -167,6 +232,7 @@ class Agents:
         try:
             while (session := await self._begin(run_id)) is not None:
                 await self._play(session, process)
+                progress.end(session.session.group_id or "")
         finally:
             await process.stop()
 
@@ -196,26 +262,32 @@ class Agents:
                 await self._env.reward_session(session_id, await self._reward(made, result))
                 if result.raised:
                     last = result.ending.partition(": ")[2]
-                    self._say(session_id, f"the agent raised, which counts as a failure: {last}")
+                    why = f"the agent raised, which counts as a failure: {last}"
+                    self._say(session_id, why, result)
             except asyncio.CancelledError:  # its place is free for others at once
                 with contextlib.suppress(TriforgeError):
                     await self._env.end_session(session_id, error="its agent was interrupted")
                 raise
             except TriforgeError as error:
-                await self._env.end_session(session_id, error=error.detail)
+                reason = error.detail.removeprefix(f"session {session_id}").lstrip(": ")
+                if result.ending not in reason:
+                    reason = f"{reason}; {result.ending}"
+                await self._env.end_session(session_id, error=reason)
                 if isinstance(error, ConfigError):
                     raise
                 if not isinstance(error, EnvError):
                     await process.stop()  # its next line may be of this session
-                self._say(session_id, error.detail, result.ending)
+                self._say(session_id, reason, result)
 
-    def _say(self, session_id: str, reason: str, ending: str = "") -> None:
-        """Print why a session has no measurement, a few times for each ending."""
-        reason = reason.removeprefix(f"session {session_id}").lstrip(": ")
-        self._endings[ending or reason] += 1
-        count = self._endings[ending or reason]
+    def _say(self, session_id: str, reason: str, result: Result) -> None:
+        """Print why a session has no measurement, a few times for each ending, and once the last lines of the agent's errors."""
+        ending = result.ending or reason
+        self._endings[ending] += 1
+        count = self._endings[ending]
         if count <= _REPEATS:
-            say(f"session {session_id}: {reason}{'' if ending in reason else f'; {ending}'}")
+            say(f"session {session_id}: {reason}")
+        if count == 1 and "\n" in result.errors:
+            say(f"the last lines of its errors:\n{result.errors}")
         if count == _REPEATS:
             say("further sessions that end like this are not shown")
 

@@ -20,6 +20,7 @@ SUCCESS, FAILURE = 0, 1  # exit codes; with any other nothing was measured
 REWARD: Final = "TRIFORGE_REWARD"  # variable with the path of a reward file
 _STOP_S: Final = 5.0  # between SIGTERM and SIGKILL
 _LAST: Final = 500  # characters of the last error line
+_LINES: Final = 5  # last lines of errors that are shown
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _URLS: Final = ("OPENAI_BASE_URL", "TRIFORGE_SESSION_URL")
 _TRACEBACK: Final = "Traceback (most recent call last)"
@@ -33,12 +34,14 @@ class Result:
         code: the exit code; 0 for an agent that stays.
         answer: the answer or the reward that the agent wrote; None if it wrote none.
         ending: exit code and last error line of a command that has ended.
+        errors: its last error lines.
         raised: whether the command ended with a Python exception.
     """
 
     code: int = SUCCESS
     answer: bytes | None = None
     ending: str = ""
+    errors: str = ""
     raised: bool = False
 
 
@@ -81,6 +84,7 @@ class SessionCommand:
             code=code,
             answer=answer.read_bytes() if answer.exists() else None,
             ending=f"the agent ended with {code}: {_last_line(text)}",
+            errors="\n".join(text.strip().splitlines()[-_LINES:])[-_LINES * _LAST :],
             raised=code == FAILURE and _TRACEBACK in text,
         )
 

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from triforge.algorithms.verdict import half_width
 from triforge.cli.pools import pool_request
 from triforge.cli.terminal import say
 from triforge.config import RunConfig, Settings, merge
@@ -26,6 +27,7 @@ from triforge.rollout.live import LiveEnvironment
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.types import Params, PoolState, Task
 
+_FEW_HELDOUT: Final = 50  # tasks, which tell 20 points
 _TRIED: Final = 2  # tasks
 _TURNS: Final = 20
 _PATIENCE_S: Final = 5.0  # for a task
@@ -61,6 +63,11 @@ def check_new_pool(
         check_pool(family, head, rows, checked)
         if checked.summary:
             tell(f"{head.environment}: {checked.summary}")
+        if 0 < (heldout := checked.splits["heldout"]) < _FEW_HELDOUT:
+            tell(
+                f"{head.environment}: {heldout} held-out tasks tell a gain from chance only above about "
+                f"{100 * half_width(heldout):.0f} points; hold out more (`heldout`, and fewer `tasks` where there are no more)"
+            )
         drafts = [draft for _, draft in islice(checked, _TRIED)]
         if play:
             demand_playable_code(family, drafts, head.options)
@@ -98,9 +105,9 @@ async def _system(family: EnvironmentFamily, task: Task, options: Params) -> str
     return ""
 
 
-def demand_playable(pool: PoolState, document: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a pool that cannot be played or trained on as the document says."""
-    config = config_on(pool, document, document)
+def demand_playable(pool: PoolState, document: Mapping[str, Any], base: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a pool that cannot be played or trained on as the document says on a deployment with the document `base`."""
+    config = config_on(pool, base, document)
     demand_trainable(config, pool)
     try:
         registry.family(pool.environment).make(merge(pool.options, config.env_adapter.options))

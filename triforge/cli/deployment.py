@@ -18,14 +18,14 @@ from triforge.clients.transport import ServiceClient, UnreachableError
 from triforge.config import Settings, read_document, with_assignments
 from triforge.errors import InputError, UnavailableError
 from triforge.supervisor.layout import places
-from triforge.supervisor.supervise import ADDRESSES
+from triforge.supervisor.supervise import ADDRESSES, is_starting
 
 _T = TypeVar("_T")
 _C = TypeVar("_C", bound=ServiceClient)
 
 STATE = Path("var")
 DOCUMENT = "train.toml"  # of the deployment that a training started, in its state folder
-_INTERRUPTED = 130  # exit code of a program that Ctrl-C ended
+INTERRUPTED = 130  # exit code of a program that Ctrl-C ended
 
 StateOption = Annotated[Path, Option("--state", help="State folder of the deployment.")]
 OverlayOption = Annotated[
@@ -72,7 +72,7 @@ def _ask(
             f"no deployment answers; {how_to_start(state)}: {error.detail}"
         ) from None
     except KeyboardInterrupt:
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def how_to_start(state: Path) -> str:
@@ -89,7 +89,12 @@ def start_command(state: Path) -> str:
     """Return the command that starts the deployment of an ended training; empty if the folder has none."""
     if (state / ADDRESSES).is_file() or not (state / DOCUMENT).is_file():
         return ""
-    return f"triforge up --config {state / DOCUMENT}{'' if state == STATE else f' --state {state}'}"
+    return f"triforge up --config {state / DOCUMENT}{state_option(state)} --auto-ports"
+
+
+def state_option(state: Path) -> str:
+    """Return the option that names a folder, where it is not the usual one, for the end of a command."""
+    return "" if state == STATE else f" --state {state}"
 
 
 def running(state: Path, service: str = "trainer") -> Settings:
@@ -105,8 +110,15 @@ def running(state: Path, service: str = "trainer") -> Settings:
         raise InputError(f"--state: given {state}, expected the folder of a `triforge up --state`")
     addresses = settings(state)
     if not names(addresses, service) and (state != STATE or (state / "logs").is_dir()):
-        raise UnavailableError(f"no deployment runs in {state}; {how_to_start(state)}")
+        raise UnavailableError(no_deployment(state))
     return addresses
+
+
+def no_deployment(state: Path) -> str:
+    """Say that none runs in a folder, and what to do."""
+    if is_starting(state):
+        return f"a deployment in {state} is starting; its logs: triforge logs --follow{state_option(state)}"
+    return f"no deployment runs in {state}; {how_to_start(state)}"
 
 
 def names(addresses: Settings, service: str) -> bool:

@@ -51,6 +51,7 @@ async def play(endpoint: str, model: str, tasks: Sequence[Task], config: RunConf
         )  # fmt: skip
 
     async with OpenAIGenerate(endpoint, model, api_key=key) as generate:
+        await generate.demand_answer()
         player, modes = Conversations(generate), MODES if config.run.eval_greedy else MODES[:1]
         played = await together(
             run_group(

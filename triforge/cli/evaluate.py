@@ -23,6 +23,7 @@ from triforge.cli.deployment import (
     ask_pools,
     ask_trainer,
     overrides,
+    state_option,
 )
 from triforge.cli.endpoint import heldout_tasks, play
 from triforge.cli.figures import (
@@ -60,7 +61,7 @@ def evaluate(
         ),
     ] = None,
     tasks: Annotated[int, Option(min=1, help="Held-out tasks to play.")] = 64,
-    k: Annotated[int, Option(min=1, max=64, help="Play each so often, for pass@1 to pass@K.")] = 1,
+    k: Annotated[int, Option(min=1, max=64, help="Play each so often, for pass@2, 4, ..., K.")] = 1,
     greedy: Annotated[bool, Option(help="Play them greedily as well, once each.")] = True,
     endpoint: Annotated[
         str,
@@ -112,10 +113,16 @@ def _run(
     folders = {spec: {"name": spec, "path": str(folder(name=spec))} for spec in named}
 
     async def work(client: TrainerClient) -> list[dict[str, Any]]:
+        known = [folders.get(spec) or await _trained(client, spec, pool_id) for spec in models]
         found = []
-        for spec in models:
-            model = folders.get(spec) or await _trained(client, spec, pool_id)
+        for model in known:
             found.append(await _evaluate(client, pool, name, over, model))
+            export = f"triforge run export {found[-1]['run']} --out FILE{state_option(state)}"
+            say(f"every step of every episode: {export}")
+        served = found[-1]["model"]["path"]
+        say(
+            f"the deployment's policy service answers with {served} until the next run or evaluation"
+        )
         return found
 
     return ask_trainer(state, work)
@@ -160,7 +167,6 @@ async def _evaluate(
             "nothing was played: the pool has no held-out tasks; `heldout` of the pool's `generate` makes some, "
             'and so does "split": "heldout" of a task'
         )
-    say(f"every step of every episode: triforge run export {run.id} --out FILE")
     return _result(model, played) | {"run": run.id}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from triforge.algorithms.paired import pass_at
-from triforge.algorithms.theory import FEWEST, mean_interval, share_interval, wilson
+from triforge.algorithms.theory import score_interval, share_interval, wilson
 from triforge.algorithms.verdict import Change, change_of_pairs
 from triforge.types import RunStep
 
@@ -43,7 +43,7 @@ def held_out(steps: list[RunStep]) -> dict[str, Any]:
             if episodes is None:
                 continue
             success = step.metrics.get(f"eval/{mode}")  # absent when no episode was measured
-            bounds = (0.0, 1.0) if success is None else wilson(success * episodes, episodes)
+            bounds = (None, None) if success is None else wilson(success * episodes, episodes)
             ends = zip(("low", "high"), bounds, strict=True)  # a step of an older version has none
             low, high = (step.metrics.get(f"eval/{mode}/{end}", bound) for end, bound in ends)
             figures[mode] = {
@@ -71,14 +71,12 @@ def _figures(played: Sequence[Played]) -> dict[str, Any]:
     scores = _scores(played)
     most = int(max((tried for _, tried in rows), default=0))
     # episodes of one task are not independent
-    low, high = share_interval(rows) if most > 1 else wilson(wins, tries)
+    low, high = share_interval(rows) if most > 1 else wilson(wins, tries) if tries else (None, None)
     success = wins / tries if tries else None
     found = {"success": success, "low": low, "high": high, "episodes": len(scores) or int(tries)}
     if scores:
         found["score"] = math.fsum(scores) / len(scores)
-    if len(scores) >= FEWEST:
-        low, high = mean_interval(scores)
-        found |= {"score/low": max(low, 0.0) if min(scores) >= 0.0 else low, "score/high": high}
+        found |= zip(("score/low", "score/high"), score_interval(scores) or (), strict=False)
     for k in sorted({*(2**n for n in range(1, most.bit_length())), most} - {0, 1}):
         shares = [(pass_at(k, tried, won), 1.0) for won, tried in rows if tried >= k]
         found[f"pass@{k}"] = math.fsum(share for share, _ in shares) / len(shares)

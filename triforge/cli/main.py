@@ -20,7 +20,7 @@ from triforge.errors import TriforgeError
 # Each command by its module and its line in `triforge --help`, which is the docstring of its function.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "train": (
-        "training:train_command",
+        "train:train_command",
         "Train a model on an environment: start what is needed, show progress, report success and the model's folder.",
     ),
     "ab": (

@@ -29,7 +29,7 @@ TINY: Final = "tiny"
 _HUB_ID: Final = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # ./name is a folder
 # A tiny model has few words.
 TINY_DOCUMENT: Final[dict[str, Any]] = {"models": {"policy": {"max_new_tokens": 16}}}
-_RECIPE: Final = "4"  # a new number for each change of how tiny models are made
+_RECIPE: Final = "5"  # a new number for each change of how tiny models are made
 _ALSO: Final = (
     "; tiny is made for policies only, and the tiny judge of `make demo` is named in var/demo/demo.toml",
     ", or tiny",
@@ -96,13 +96,15 @@ def shapes_of(config: RunConfig, tell: Callable[[str], None]) -> dict[str, Model
     return shapes
 
 
-def learning_rate(folder: Path, *, lora: bool) -> float:
-    """Return a rate for a model of N parameters: `1e-6 (7e9 / N)^0.56`, ten times that for an adapter.
+def learning_rate(folder: Path, *, lora: bool) -> float | None:
+    """Return a rate for a model of N parameters: `1e-6 (7e9 / N)^0.56`, three times that for an adapter; None without weights, which a start refuses.
 
-    Between the rates in use for 7e9 and 1e5 parameters (docs/experiments.md). Raises WeightsError: the folder cannot be read.
+    Between the rates in use for 7e9 and 1e5 parameters (experiments/results/first_training.md). Raises WeightsError: the folder cannot be read.
     """
     numbers = sum(math.prod(entry.shape) for entry in read_folder(folder).values())
-    rate = 1e-6 * (7e9 / max(1, numbers)) ** 0.56 * (10 if lora else 1)
+    if not numbers:
+        return None
+    rate = 1e-6 * (7e9 / numbers) ** 0.56 * (3 if lora else 1)
     return float(f"{rate:.1e}")
 
 
@@ -130,7 +132,7 @@ def _tiny(tell: Callable[[str], None], env: str, generate: Params, options: Para
     if (folder / "manifest.json").is_file():  # the folder appears whole or not at all
         tell(f"tiny: the model of an earlier run; delete {folder} to make a new one")
         return folder
-    tell(f"tiny: making a Llama of 0.1 M parameters for {env}, once; about a minute")
+    tell(f"tiny: making a Llama of 0.1 M parameters for {env}, once; a minute or two")
     command = [
         sys.executable,
         "-m",

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
+from rich.table import Table
 from typer import Option
 
 from triforge.cli.deployment import OverlayOption, SetOption
@@ -24,6 +25,10 @@ class _Form(StrEnum):
     K8S = "k8s"
 
 
+_LEARNERS = {
+    "weights": "weights", "grads": "gradients", "AdamW": "optimiser", "KL ref": "reference", "activ.": "activations",
+    "other": "working", "total": "total",
+}  # fmt: skip
 _WRITERS = {_Form.COMPOSE: write.compose, _Form.K8S: write.kubernetes}
 
 
@@ -52,9 +57,11 @@ def plan_command(
         model=model, preset=preset, reward_model=reward_model, rewriter_model=rewriter_model, config=config, colocate=colocate,
         gpus=gpus, overrides=with_assignments({}, set_ or ()),
     )  # fmt: skip
-    _, plan = training.planned(training.without_models(), lambda text: say(text, style="dim"))
+    document, plan = training.planned(
+        training.without_models(), lambda text: say(text, style="dim")
+    )
     if form:
-        typer.echo(_WRITERS[form](plan))
+        typer.echo(_WRITERS[form](plan, document))
     elif as_json:
         typer.echo(json.dumps(asdict(plan), indent=2))
     else:
@@ -63,49 +70,55 @@ def plan_command(
 
 def show(plan: Plan) -> None:
     """Print a plan as tables."""
+    where = "no GPU: all of it runs on the CPU"
     if plan.cards:
         first = plan.cards[0]
-        say(
-            f"{len(plan.cards)} cards of {first.memory / GIB:.0f} GiB{f', {first.name}' if first.name else ''}"
-        )
-    else:
-        say("no GPU: all of it runs on the CPU")
-    engines = grid(
-        "engine",
-        "cards",
-        "TP",
-        "of the card",
-        "weights, GiB",
-        "KV cache, GiB",
-        "tokens in the cache",
-        whole=3,
-    )
+        name = f"{first.name}, " if first.name else ""
+        where = f"cards: {len(plan.cards)} ({name}{first.memory / GIB:.0f} GiB)"
+    say(f"{where}; sizes in GiB, of engines and learners on each card")
+    engines = _table("engine", 2, "card", "TP", "share", "weights", "KV cache", "tokens")  # fmt: skip
     for one in plan.engines:
         share = f"{one.memory_fraction:g}" if one.cards else "-"
         sizes = (_gib(one.memory.weights), _gib(one.memory.kv_cache), f"{one.cache_tokens:,}")
         engines.add_row(one.role, _cards(one.cards), str(one.tensor_parallel), share, *sizes)
     console.print(engines)
-    names = ("weights", "gradients", "optimiser", "reference", "activations", "working", "total")
-    learners = grid("learner", "cards", "ranks", *(f"{name}, GiB" for name in names), whole=3)
+    learners = _table("learner", 2, "card", *_LEARNERS)
     for learner in plan.learners:
-        figures = (_gib(getattr(learner.memory, name)) for name in names)
-        learners.add_row(learner.role, _cards(learner.cards), str(learner.ranks), *figures)
+        figures = (_gib(getattr(learner.memory, part)) for part in _LEARNERS.values())
+        where = _cards(learner.cards) if learner.cards else f"{learner.ranks} CPU"
+        learners.add_row(learner.role, where, *figures)
     console.print(learners)
     if plan.colocate:
         say("engines and learners take turns on one card (run.colocate)")
-    disk = grid("on the disk", "a checkpoint, GiB", "a version, GiB", "kept of each", "in all, GiB")
+    disk = _table("disk", 1, "checkpoint", "version", "kept + 1 in writing", "in all")
     for kept in plan.disk:
-        disk.add_row(
-            kept.role, _gib(kept.checkpoint), _gib(kept.version), str(kept.kept), _gib(kept.total)
-        )
+        files = (_gib(kept.checkpoint), _gib(kept.version), str(kept.kept), _gib(kept.total))
+        disk.add_row(kept.role, *files)
     console.print(disk)
     if plan.phases:
-        phases = grid("phase of a step", "seconds at most", "by", "which is")
-        for phase in plan.phases:
-            phases.add_row(phase.name, f"{phase.seconds:.3g}", phase.rate, phase.mark)
-        console.print(phases)
+        _show_seconds(plan)
+    elif plan.cards:
+        say("no seconds: the data sheet of these cards is not known")
     for note in plan.notes:
-        say(f"note: {note}", style="yellow")
+        console.print(f"note: {note}", style="yellow", highlight=False)
+
+
+def _show_seconds(plan: Plan) -> None:
+    phases = _table("a step at most", 1, "seconds", "mark", "rate")
+    for column in phases.columns[2:]:
+        column.justify = "left"
+    for phase in plan.phases:
+        phases.add_row(phase.name, f"{phase.seconds:.3g}", phase.mark, phase.rate)
+    console.print(phases)
+    console.print(plan.assumed, style="dim", highlight=False)
+
+
+def _table(title: str, names: int, *headings: str) -> Table:
+    """Return a table whose first column has the title as its head; columns after so many `names` are numbers."""
+    table = grid(title, *headings, whole=names)
+    for column in table.columns[names:]:
+        column.justify = "right"
+    return table
 
 
 def _gib(size: float) -> str:
@@ -113,4 +126,5 @@ def _gib(size: float) -> str:
 
 
 def _cards(cards: tuple[int, ...]) -> str:
-    return ", ".join(map(str, cards)) or "CPU"
+    whole = len(cards) > 2 and cards[-1] - cards[0] == len(cards) - 1
+    return f"{cards[0]}-{cards[-1]}" if whole else ", ".join(map(str, cards)) or "CPU"

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Final, Literal, NoReturn
 
 import typer
 from typer import Argument, Option
@@ -35,6 +35,15 @@ run_app = typer.Typer(no_args_is_help=True)
 RunArgument = Annotated[str, Argument(help="Id of the run.")]
 RoleOption = Annotated[TrainedRole, Option(help="Which model.")]
 ToOption = Annotated[Path, Option("--to", help="New folder to write.")]
+Kind = Literal["success", "failure", "unmeasured", "against", "truncated", "untrained"]
+_KINDS: Final[Mapping[Kind, Mapping[str, str]]] = {  # filters of the API
+    "success": {"outcome": "success"},
+    "failure": {"outcome": "failure"},
+    "unmeasured": {"outcome": "unmeasured"},
+    "against": {"against": "true"},
+    "truncated": {"truncated": "true"},
+    "untrained": {"trained": "false"},
+}
 
 
 @run_app.command("start")
@@ -77,16 +86,20 @@ async def _watch(client: TrainerClient, run_id: str) -> None:
 def run_show(
     run_id: RunArgument,
     step: Annotated[int | None, Option(min=0, help="Show the rollouts of this step.")] = None,
-    group: Annotated[str, Option(help="With --step: only those of this group.")] = "",
-    limit: Annotated[int, Option(min=1, help="With --step: the most rollouts.")] = 8,
+    only: Annotated[
+        Kind | None,
+        Option(
+            help="Show such rollouts, without --step the training rollouts of the newest step that has some. against: votes "
+            "against the outcome."
+        ),
+    ] = None,
+    group: Annotated[str, Option(help="Of the rollouts: only those of this group.")] = "",
+    limit: Annotated[int, Option(min=1, help="The most rollouts.")] = 8,
     state: StateOption = STATE,
 ) -> None:
     """Show the state of a run, or the rollouts of one of its steps."""
-    if step is not None:
-        wanted = {"step": str(step), "outcome": "unmeasured", "group": group, "limit": str(limit)}
-        lost = ask_trainer(state, lambda client: client.trajectories(run_id, **wanted))
-        with _exported(state, run_id, step) as file:
-            show(console, file, lost, group=group, limit=limit)
+    if step is not None or only is not None:
+        _show_rollouts(state, run_id, step, only, group, limit)
         return
     run = ask_trainer(state, lambda client: client.run(run_id))
     versions = ", ".join(f"{role} {version}" for role, version in run.versions.items())
@@ -97,6 +110,24 @@ def run_show(
     say(f"step      {max(run.step, 0)} of {run.steps}")
     say(f"algorithm {run.algorithm}")
     say(f"versions  {versions}")
+
+
+def _show_rollouts(
+    state: Path, run_id: str, step: int | None, only: Kind | None, group: str, limit: int
+) -> None:
+    wanted = {"group": group, "limit": "1000", **_KINDS[only or "unmeasured"]}
+    wanted |= {"purpose": "train"} if step is None else {"step": str(step)}
+    found = ask_trainer(state, lambda client: client.trajectories(run_id, **wanted)).items
+    if step is None:
+        if not found:
+            say(f"no training rollout of {run_id} is {only}")
+            return
+        step = found[0].step
+        say(f"step {step}")
+    found = tuple(row for row in found if row.step == step)
+    chosen = None if only is None else {row.id for row in found}
+    with _exported(state, run_id, step) as file:
+        show(console, file, found, chosen=chosen, group=group, limit=limit)
 
 
 @contextmanager

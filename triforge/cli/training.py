@@ -1,92 +1,34 @@
-"""`triforge train` and `triforge.train`: from a model and an environment to a trained model, with all processes behind it."""
+"""The arguments of a training, and the document that they make."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import hashlib
-import json
 import os
 import re
-import shlex
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any
 
-import httpx
-import typer
-from rich.console import Console
-from rich.table import Table
-from typer import Option
-
-from triforge.cli.checks import check_new_pool, demand_models, demand_playable, demand_shown
-from triforge.cli.deployment import (
-    DOCUMENT,
-    STATE,
-    EngineOption,
-    GpusOption,
-    OverlayOption,
-    SetOption,
-    StateOption,
-    names,
-    settings,
-    start_command,
-)
-from triforge.cli.figures import MODES, TASKS, held_out, measures_of
-from triforge.cli.model_folders import (
-    TINY,
-    TINY_DOCUMENT,
-    cache_folder,
-    learning_rate,
-    model_folder,
-    shapes_of,
-)
-from triforge.cli.models import initial_policy, trained_policy
-from triforge.cli.pools import read_pool, send_pool
-from triforge.cli.terminal import console as own_console
-from triforge.cli.terminal import say
-from triforge.cli.watch import SAME, say_verdict, status_text, watch
-from triforge.clients.env_adapter import EnvAdapterClient
-from triforge.clients.trainer import TrainerClient
-from triforge.config import (
-    Settings,
-    load,
-    merge,
-    parse,
-    read_document,
-    with_assignments,
-    write_document,
-)
+from triforge.cli.checks import check_new_pool, demand_playable, demand_shown
+from triforge.cli.deployment import DOCUMENT
+from triforge.cli.figures import TASKS
+from triforge.cli.model_folders import TINY, TINY_DOCUMENT, learning_rate, model_folder, shapes_of
+from triforge.cli.pools import read_pool
+from triforge.cli.started import Tell, clients_of, deployed
+from triforge.config import AlgorithmSection, Settings, merge, parse, read_document
 from triforge.environments.kit import Beginner
 from triforge.environments.registry import family
-from triforge.environments.rows import object_of
-from triforge.environments.served import PREFIX, find, serving
-from triforge.environments.trainable import config_on, unplayable
-from triforge.errors import ConfigError, InputError, TriforgeError
+from triforge.environments.trainable import unplayable
+from triforge.errors import ConfigError, InputError
 from triforge.event_loop import run_anywhere
 from triforge.planning.cards import find_cards
 from triforge.planning.plan import Plan, fitted, served
-from triforge.supervisor.layout import demand_startable, plan_layout
-from triforge.supervisor.supervise import ADDRESSES, Supervisor
-from triforge.types import (
-    ENDED,
-    MAX_TASKS,
-    Params,
-    PoolState,
-    Proposal,
-    RunState,
-    RunStep,
-    Task,
-)
-
-Tell = Callable[[str], None]
-_ANSWER_S: Final = 3.0
-_LOOK_S: Final = 3.0  # between two looks at runs of other commands
-_STOP_S: Final = 120.0  # for a run to finish its step
+from triforge.supervisor.layout import demand_startable
+from triforge.supervisor.supervise import ADDRESSES
+from triforge.types import MAX_TASKS, Params, PoolState, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +97,20 @@ class Training:
         rewriter = self.rewriter_model or os.environ.get("TRIFORGE_REWRITER_MODEL_URL")
         if not (rewriter or models.get("rewriter", {}).get("path")):
             document = merge({"adaptation": {"controller": "none"}}, document)
+        if of := self.env or self.pool:
+            preset = document.get("algorithm", {}).get("preset", AlgorithmSection().preset)
+            document = merge({"run": {"name": f"{of}-{preset}"}}, document)
         return document
+
+    def of_deployment(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the document for a start: without the run's name, and the options of episodes that the new pool has, which others have not."""
+        if self.resume:
+            return document
+        kept = {section: dict(given) for section, given in document.items()}
+        kept["run"].pop("name", None)
+        if not (self.pool or self.file):
+            kept["env_adapter"].pop("options")
+        return kept
 
     def counts(self) -> tuple[int, int]:
         """Return how many tasks are generated for training and evaluation; a file is taken whole, of which a fifth is held out, 128 rows at most."""
@@ -176,13 +131,22 @@ class Training:
         if self.file:
             return name, read_pool(self.file)
         count, heldout = self.counts()
-        seed = parse(document).run.seed
+        config = parse(document)
+        seed, options = config.run.seed, config.env_adapter.options
         generate = {"count": count, "heldout": heldout, "options": self.generate, "seed": seed}
         if self.tasks is None and self.heldout is None:
             generate["at_most"] = True
-        return name, {"options": self.options, "generate": generate}
+        return name, {"options": options, "generate": generate}
 
     def _demand_run(self) -> None:
+        begun, there = Training(), {"resume", "state", "export"}
+        names = [one.name for one in fields(self) if one.name not in there]
+        if given := [name for name in names if getattr(self, name) != getattr(begun, name)]:
+            raise InputError(
+                f"--resume: given with {', '.join(given)}, expected the run alone, which goes on as it was begun, to its own "
+                "number of steps. To train its model for more steps, begin a run with the folder that `triforge run save "
+                f"{self.resume} --to FOLDER` writes: --model FOLDER"
+            )
         if deployed(self.state) is None:
             from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 
@@ -197,7 +161,9 @@ class Training:
             options = parse(document).env_adapter.options
             run_anywhere(_check_served_pool(addresses, self.pool, options))
         elif addresses is not None and (self.state / ADDRESSES).is_file():
-            check_new_pool(*self.request(document), self.env, play=False, tell=tell)
+            pool, _ = check_new_pool(*self.request(document), self.env, play=False, tell=tell)
+            base = read_document(Path(addresses.config)) if addresses.config else {}
+            demand_playable(pool, document, base)
         elif addresses is None and self.pool:
             from triforge.cli import kept  # noqa: PLC0415  SQLAlchemy is slow to import
 
@@ -205,7 +171,7 @@ class Training:
         elif addresses is None:
             shown = check_new_pool(*self.request(document), self.env, play=True, tell=tell)
         if shown is not None:
-            demand_playable(shown[0], document)
+            demand_playable(shown[0], document, document)
         return shown
 
     def planned(self, document: dict[str, Any], tell: Tell) -> tuple[dict[str, Any], Plan]:
@@ -251,6 +217,8 @@ class Training:
                 continue
             folder = Path(document["models"][role]["path"])
             rate = learning_rate(folder, lora=bool(section.get("lora_rank")))
+            if rate is None:
+                continue
             tell(
                 f"learning rate of the {role} by its size: {rate:g} (trainer.{role}.learning_rate)"
             )
@@ -266,202 +234,8 @@ class Training:
         }
 
     def _named(self) -> dict[str, str]:
-        # the policy is last, because a tiny one takes a minute to make
+        # the policy is last, because a tiny one takes a minute or two to make
         return {"reward": self.reward_model, "rewriter": self.rewriter_model, "policy": self.model}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """The result of a run.
-
-    Attributes:
-        before: success on held-out tasks before training with its 95 % interval, by mode (`sampled`, `greedy`).
-        after: the same at the end.
-        model: folder of the newest trained policy: a complete Hugging Face model, or with LoRA an adapter; None if nothing
-            was trained.
-    """
-
-    run: RunState
-    steps: list[RunStep]
-    before: dict[str, Any]
-    after: dict[str, Any]
-    model: Path | None
-    pool: PoolState
-    proposals: list[Proposal]
-    seconds: float
-
-
-def train(
-    model: str | Path = "",
-    env: str = "",
-    *,
-    state: str | Path = "var",
-    console: Console | None = None,
-    data: str | Path | Iterable[Mapping[str, Any]] = "",
-    reward: str | Callable[..., Any] = "",
-    **arguments: Any,
-) -> Trained:
-    """Train a model on an environment, and stop every process that was started for it.
-
-    A deployment that runs in `state`, or that `TRIFORGE_TRAINER_URL` names, is used; otherwise one is started on this machine.
-
-    Args:
-        model: a model folder, a model's id on the Hugging Face hub, or `tiny`.
-        env: the environment family.
-        state: folder of the deployment: database, weights, logs.
-        console: where progress is shown.
-        data: option `data` of the family's generator, a file, or its rows.
-        reward: option `reward` of the family, `MODULE:NAME` of a function, or the function itself, also one of a notebook: it
-            then runs in this process, which the workers of a deployment on this machine call.
-        arguments: the other fields of `Training`: `preset`, `steps`, `config` (a TOML document), `overrides` (one as a dict),
-            `reward_model`, `rewriter_model`, `generate` and `options` of the family, `tasks` and `heldout`, or an existing
-            `pool` or a `file` of tasks; `seed`, `name`, `again` (go on with the newest run of that name); `colocate` (engines and
-            learners take turns on one card), `engine` and `gpus` as the options of `triforge train`; `resume`, a run to go on with;
-            `export`, a Parquet file of all steps.
-
-    Raises:
-        TriforgeError: an argument is impossible, or the run could not be made. A failed run is no error: see `run`.
-        TypeError: an argument is unknown.
-    """
-    known = {one.name for one in fields(Training)} | {"console", "data", "reward"}
-    if unknown := sorted(arguments.keys() - known):
-        raise TypeError(
-            f"triforge.train: unknown argument {', '.join(unknown)}; known are {', '.join(sorted(known))}; any field of the "
-            "document goes into `overrides`"
-        )
-    if callable(reward):
-        place = hashlib.sha256(str(Path(state).resolve()).encode()).hexdigest()[:12]
-        env = env or ("" if arguments.get("pool") else "prompts")
-        with serving(reward, cache_folder() / "rewards" / f"{place}.sock") as address:
-            return train(
-                model, env, state=state, console=console, data=data, reward=address, **arguments
-            )
-    for name in ("config", "file", "export"):
-        arguments |= {name: Path(arguments[name])} if arguments.get(name) else {}
-    if not isinstance(data, str | Path):
-        data = _written(data, Path(state) / "data")
-    if data:
-        path = str(Path(data).resolve())
-        arguments["generate"] = {**arguments.get("generate", {}), "data": path}
-    if reward:
-        arguments["options"] = {**arguments.get("options", {}), "reward": reward}
-    training = Training(model=str(model), env=env, state=Path(state), **arguments).for_beginners()
-    console = console or Console()
-    tell = partial(say, to=console)
-    document = training.document(tell)  # outside of an event loop, where Ctrl-C ends it
-
-    async def work() -> Trained:
-        async with deployment(document, training.state, tell) as addresses:
-            return await conduct(training, document, addresses, console, tell)
-
-    return run_anywhere(work())
-
-
-def _written(rows: Iterable[Mapping[str, Any]], folder: Path) -> Path:
-    """Write rows to a JSONL file, which is named by its contents."""
-    try:
-        lines = "".join(f"{json.dumps(dict(row))}\n" for row in rows).encode()
-    except (TypeError, ValueError) as error:
-        raise InputError(f"data: {error}; expected a file, or rows of JSON values") from error
-    file = folder / f"{hashlib.sha256(lines).hexdigest()[:12]}.jsonl"
-    folder.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(lines)
-    return file
-
-
-async def conduct(
-    training: Training,
-    document: Mapping[str, Any],
-    addresses: Settings,
-    console: Console,
-    tell: Tell,
-) -> Trained:
-    """Make pool and run on a deployment, and show the run until it has ended."""
-    started = time.monotonic()
-    async with clients_of(addresses) as (pools, trainer):
-        run = await _begin(training, document, pools, trainer)
-        tell(f"run {run.id} on pool {run.pool_id}: {run.steps} steps of {run.algorithm}")
-        if names(addresses, "dashboard"):
-            tell(f"dashboard: {addresses.dashboard_url}/runs/{run.id}")
-        alone = config_on(await pools.pool(run.pool_id), {}, document).model_dump(mode="json")
-        if (others := _set_elsewhere(run.config, alone)) and not training.resume:
-            tell(f"set by the document of the deployment: {', '.join(others)}; --set replaces it")
-        await follow(training.state, run, trainer, console, tell)
-        if training.export and (await trainer.run(run.id)).step > 0:
-            await trainer.export(run.id, training.export)
-    return await result_of(run.id, addresses, time.monotonic() - started)
-
-
-@contextlib.asynccontextmanager
-async def clients_of(addresses: Settings) -> AsyncIterator[tuple[EnvAdapterClient, TrainerClient]]:
-    """Open clients of a deployment's env_adapter and trainer."""
-    key = addresses.key.get_secret_value()
-    async with (
-        EnvAdapterClient(addresses.env_adapter_url, api_key=key) as pools,
-        TrainerClient(addresses.trainer_url, api_key=key) as trainer,
-    ):
-        yield pools, trainer
-
-
-@contextlib.asynccontextmanager
-async def deployment(
-    document: Mapping[str, Any], state: Path, tell: Tell
-) -> AsyncIterator[Settings]:
-    """Use the deployment that runs in `state` or that the environment names; without one start what the document asks for."""
-    addresses = deployed(state)
-    if addresses is not None:
-        tell(f"using the deployment at {addresses.trainer_url}")
-        yield addresses
-        return
-    path = state / DOCUMENT
-    write_document(path, document)
-    config = load(path)
-    layout = plan_layout(
-        config, Settings.from_env(), config_path=path, state=state, auto_ports=True
-    )
-    demand_models(config, layout.settings)
-    for line in layout.placement.lines():
-        tell(f"plan: {line}")
-    tell(f"starting {', '.join(spec.name for spec in layout.specs)}")
-    supervisor = Supervisor(layout, state, report=tell)
-    try:
-        await supervisor.start()
-        watching = asyncio.create_task(supervisor.watch())
-        try:
-            yield settings(state)
-            async with clients_of(settings(state)) as (_, trainer):
-                await others_ended(trainer, tell)
-        finally:
-            watching.cancel()
-    finally:
-        await supervisor.stop()
-
-
-async def others_ended(trainer: TrainerClient, tell: Tell, pause_s: float = _LOOK_S) -> None:
-    """Wait until the runs of other commands, which use this deployment, have ended and been read; Ctrl-C waits no longer."""
-    with contextlib.suppress(asyncio.CancelledError, TriforgeError):
-        named = ""
-        while others := ", ".join(r.id for r in await trainer.runs() if r.status not in ENDED):
-            if others != named:
-                tell(
-                    f"waiting for {others} of another command, which uses this deployment; Ctrl-C stops it"
-                )
-            named = others
-            await asyncio.sleep(pause_s)
-        if named:
-            await asyncio.sleep(pause_s)
-
-
-def deployed(state: Path) -> Settings | None:
-    """Return the addresses of a deployment that answers: that of the folder, or the one that the environment names."""
-    addresses = settings(state)
-    if not ((state / ADDRESSES).is_file() or "TRIFORGE_TRAINER_URL" in os.environ):
-        return None
-    try:
-        reply = httpx.get(f"{addresses.trainer_url}/readyz", timeout=_ANSWER_S, trust_env=False)
-    except httpx.HTTPError:
-        return None
-    return addresses if reply.is_success else None
 
 
 async def _check_served_pool(addresses: Settings, pool: str, options: Params) -> None:
@@ -471,172 +245,3 @@ async def _check_served_pool(addresses: Settings, pool: str, options: Params) ->
             await pools.check_pool(state.id, options)
         except (InputError, ConfigError) as error:
             raise unplayable(state, error) from None
-
-
-def _set_elsewhere(config: Mapping[str, Any], own: Mapping[str, Any], name: str = "") -> list[str]:
-    """Return the options of a run's config that differ from its `own` document, as `--set` takes them."""
-    lines = []
-    for key, value in config.items():
-        place = f"{name}.{key}".lstrip(".")
-        if isinstance(value, Mapping):
-            lines += _set_elsewhere(value, own.get(key) or {}, place)
-        elif value != own.get(key):
-            lines.append(f"{place}={json.dumps(value)}")
-    return lines
-
-
-async def _begin(
-    training: Training, document: Mapping[str, Any], pools: EnvAdapterClient, trainer: TrainerClient
-) -> RunState:
-    """Resume the run, or submit one on the named pool or on a new one."""
-    runs = await trainer.runs() if training.again else []
-    same = next((run.id for run in runs if run.name == training.name), training.resume)
-    if same:
-        run = await trainer.run(same)
-        reward = (await pools.pool(run.pool_id)).options.get("reward")
-        if isinstance(reward, str) and reward.startswith(PREFIX):
-            find(reward)  # raises where the process of the function is gone
-        return await trainer.resume(run.id) if run.status in ("stopped", "failed") else run
-    pool = training.pool
-    if not pool:
-        name, body = training.request(document)
-        pool = (await send_pool(pools, name, body, environment=training.env)).id
-    return await trainer.submit(pool, name=training.name, config=dict(document))
-
-
-async def follow(
-    state: Path, run: RunState, trainer: TrainerClient, console: Console, tell: Tell
-) -> None:
-    """Show the run until it has ended; a cancellation stops the run first."""
-    try:
-        await watch(console, trainer, run.id)
-    except asyncio.CancelledError:
-        resume = f"; to go on with it: triforge train --resume {run.id} --state {state}"
-        try:
-            run = await _stopped(run.id, trainer, tell)
-        except (TriforgeError, TimeoutError) as error:
-            tell(f"run {run.id}: whether it stopped is not known ({error}){resume}")
-        else:
-            resume = "" if run.status == "finished" else resume
-            tell(f"run {run.id} {run.status} at step {max(run.step, 0)} of {run.steps}{resume}")
-        raise
-
-
-async def _stopped(run_id: str, trainer: TrainerClient, tell: Tell) -> RunState:
-    """Stop a run that has not ended; return its last state."""
-    run = await trainer.run(run_id)
-    if run.status not in ENDED:
-        tell(f"stopping run {run_id}; Ctrl-C again does not wait for it")
-        await trainer.stop(run_id)
-        async with asyncio.timeout(_STOP_S):
-            async for _ in trainer.events(run_id):  # until it has ended
-                pass
-        run = await trainer.run(run_id)
-    return run
-
-
-async def result_of(run_id: str, addresses: Settings, seconds: float) -> Trained:
-    """Read the result of a run."""
-    async with clients_of(addresses) as (pools, trainer):
-        run, steps = await trainer.run(run_id), await trainer.steps(run_id)
-        newest = trained_policy(run, await trainer.weights(run_id))
-        return Trained(
-            run=run,
-            steps=steps,
-            before=held_out(steps[:1]),
-            after=held_out(steps),
-            model=Path(newest.uri) if newest else None,
-            pool=await pools.pool(run.pool_id),
-            proposals=await pools.proposals(run.pool_id),
-            seconds=seconds,
-        )
-
-
-def train_command(
-    model: Annotated[str, Option(help="Model folder, id on the Hugging Face hub, or tiny.")] = "",
-    env: Annotated[str, Option(help="Environment family, such as household.")] = "",
-    preset: Annotated[str, Option(help="Algorithm; grpo if there is no reward model.")] = "",
-    steps: Annotated[int | None, Option(min=1, help="Training steps.")] = None,
-    reward_model: Annotated[str, Option(help="For presets with votes; as --model.")] = "",
-    rewriter_model: Annotated[str, Option(help="To have tasks rewritten; as --model.")] = "",
-    generate: Annotated[str, Option(help="Options of the task generator, JSON.")] = "{}",
-    options: Annotated[str, Option(help="Options of the episodes, JSON.")] = "{}",
-    data: Annotated[Path | None, Option(help="Generator's option `data`: a file.")] = None,
-    reward: Annotated[str, Option(help="Option `reward`: MODULE:NAME of a function.")] = "",
-    tasks: Annotated[
-        int | None,
-        Option(min=1, help="Training tasks to generate; else 128, or the rows of the data."),
-    ] = None,
-    heldout: Annotated[
-        int | None,
-        Option(min=0, help="Held-out tasks to generate; else 128, or a fifth of the data."),
-    ] = None,
-    pool: Annotated[str, Option(help="A pool that exists, instead of a new one.")] = "",
-    file: Annotated[Path | None, Option("--file", "-f", help="Tasks, JSON or JSONL.")] = None,
-    seed: Annotated[int | None, Option(min=0, help="Seed of tasks and run.")] = None,
-    colocate: Annotated[bool | None, Option(help="Engines and learners share a card.")] = None,
-    engine: EngineOption = "",
-    gpus: GpusOption = "",
-    config: OverlayOption = None,
-    set_: SetOption = None,
-    resume: Annotated[str, Option(help="Go on with this run of the folder.")] = "",
-    state: StateOption = STATE,
-) -> None:
-    """Train a model on an environment: start what is needed, show progress, report success and the model's folder.
-
-    A deployment that runs in the state folder is used. Ctrl-C stops the run and every process that was started.
-    """
-    if not resume and not (model or config):
-        raise typer.BadParameter("given nothing, expected a model", param_hint="--model")
-    if not resume and not (env or pool):
-        raise typer.BadParameter("given nothing, expected a family", param_hint="--env")
-    trained = train(
-        model, env, preset=preset, steps=steps, reward_model=reward_model, rewriter_model=rewriter_model,
-        generate=object_of(generate, "--generate"), options=object_of(options, "--options"), data=data or "", reward=reward,
-        tasks=tasks, heldout=heldout, pool=pool, file=file, seed=seed, colocate=colocate, engine=engine,
-        gpus=gpus, config=config,
-        overrides=with_assignments({}, set_ or ()), resume=resume, state=state, console=own_console,
-    )  # fmt: skip
-    show(trained, SAME if resume else shlex.join(["triforge", *sys.argv[1:]]))
-    if command := start_command(state):
-        say(f"to look at it: {command}")
-        say(
-            f"  then open {Settings.from_env().dashboard_url}/runs/{trained.run.id}, or type in another terminal"
-        )
-    folder = "" if state == STATE else f" --state {state}"
-    say(f"  triforge run show {trained.run.id} --step 1{folder}")
-    if trained.run.status in ("failed", "stopped"):
-        raise typer.Exit(1)
-
-
-def show(trained: Trained, command: str = SAME) -> None:
-    """Print the success on held-out tasks before and after, the verdict, and the folder of the model; `command` began the run."""
-    run, table = trained.run, Table("held out", "before", "95 %", "after", "95 %", "episodes")
-    for mode in MODES:
-        before, after = (
-            measures_of(result.get(mode, {})) for result in (trained.before, trained.after)
-        )
-        for name in before | after:
-            cells = [measures.get(name, ("-", "-")) for measures in (before, after)]
-            episodes = str(trained.after.get(mode, {}).get("episodes", "-"))
-            table.add_row(f"{name}, {mode}", *cells[0], *cells[1], episodes)
-    if table.row_count:
-        own_console.print(table)
-    say(
-        f"{run.id} at step {max(run.step, 0)} of {run.steps}: {status_text(run.status, run.reason)}"
-    )
-    say_verdict(run, command)
-    if trained.model is None:
-        say(f"no update was made; the model is unchanged: {initial_policy(run) or 'as served'}")
-        return
-    say(f"trained model: {trained.model} (version {run.policy_version}; 1 is the initial one)")
-    if not trained.model.is_dir():
-        say("  on the trainer's machine")
-    elif (trained.model / "adapter_config.json").is_file():
-        say(
-            "  a PEFT adapter; `python -m services.trainer merge-lora --adapter FOLDER --out FOLDER` makes a whole model of it"
-        )
-    else:
-        say(
-            "  a complete Hugging Face folder: weights, config, tokenizer and chat template; transformers' from_pretrained opens it"
-        )

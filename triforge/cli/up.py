@@ -22,6 +22,7 @@ from triforge.cli.deployment import (
     SetOption,
     StateOption,
     how_to_start,
+    no_deployment,
     running,
     settings,
 )
@@ -39,7 +40,7 @@ from triforge.config import (
 from triforge.config.base import NOWHERE, by_name
 from triforge.doctor.deployment import readiness
 from triforge.doctor.installation import examine
-from triforge.errors import InputError, TriforgeError, UnavailableError
+from triforge.errors import InputError, TriforgeError
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor, demand_free
 
@@ -73,7 +74,8 @@ def up(
     for line in layout.placement.lines():
         say(f"plan: {line}", errors)
     supervisor = Supervisor(layout, state, report=lambda text: say(f"triforge: {text}", errors))
-    served, again = document.models.policy.path, f"triforge up --config {given} --state {state}"
+    again = f"triforge up --config {given} --state {state}{' --auto-ports' * auto_ports}"
+    served = document.models.policy.path
     asyncio.run(_run(supervisor, layout.settings, state, served, again))
 
 
@@ -147,18 +149,6 @@ def status(state: StateOption = STATE) -> None:
     print_runs(state, newest=_NEWEST)
 
 
-def _is_idle(state: Path) -> bool:
-    """Whether no deployment is named, and none runs in the folder or, where that is a fresh one, at the default ports."""
-    addresses = settings(state)
-    if any(name.endswith("_url") for name in addresses.model_fields_set):
-        return False
-    try:
-        urls = {name: running(state).url(name) for name in addresses.services}
-    except UnavailableError:
-        return True
-    return all(shown.startswith("no answer") for shown in asyncio.run(readiness(urls)).values())
-
-
 def logs(
     process: Annotated[str, Argument(help="Process, or the beginning of names; else all.")] = "",
     lines: Annotated[int, Option("--lines", "-n", min=0, help="Lines of each log.")] = 20,
@@ -188,8 +178,9 @@ def doctor(
     With a document it checks what a start of it would meet, without one the deployment that runs.
     """
     if config is None:
-        idle = f"none runs in {state}; {how_to_start(state)}" if _is_idle(state) else ""
-        checks = examine(settings(state), state=state, idle=idle)
+        addresses = settings(state)
+        named = any(name.endswith("_url") for name in addresses.model_fields_set)
+        checks = examine(addresses, state=state, idle="" if named else no_deployment(state))
     else:
         checks = examine(Settings.from_env(), state=state, config=load(config), document=config)
     findings = asyncio.run(checks)

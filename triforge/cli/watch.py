@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
 
+from triforge.cli.terminal import console as own_console
 from triforge.cli.terminal import say
 from triforge.clients.trainer import TrainerClient
 from triforge.types import ENDED, Event, RunState
@@ -29,7 +31,8 @@ _MEASURES: Final = (
 )
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _ADVICE: Final = "; to change: "  # in a note
-SAME: Final = "the same command with"
+_GIVEN_TASKS: Final = {"--pool", "--file", "-f", "--data"}  # no further ones can be held out
+_ASSIGNED: Final = {"--steps": "run.steps", "--heldout": "run.eval_tasks"}
 _COLOURS: Final = {"better": "green", "worse": "red"}
 _LOST: Final = "NOT MEASURED"
 _LOUD: Final = {"note": "NOTHING TRAINED", "alarm": "ALARM"}  # fields of a step's event
@@ -147,17 +150,47 @@ def status_text(status: str, reason: str) -> str:
     return reason if reason.startswith(status) else f"{status} {reason}".rstrip()
 
 
-def say_verdict(run: RunState, command: str = SAME) -> None:
-    """Print the verdict on a run: its sentence, the alarms, and the next command to try."""
+def say_verdict(run: RunState, command: Sequence[str] = (), to: Console = own_console) -> None:
+    """Print the verdict on a run: its sentence, the alarms, and the next command to try; `command` began the run."""
     verdict = run.verdict
     if verdict is None:
         return
-    say(verdict.text, style=_COLOURS.get(verdict.word, ""))
+    say(verdict.text, to, style=_COLOURS.get(verdict.word, ""))
     for warning in verdict.warnings:
-        say(f"warning: {warning}", style="red")
+        say(f"warning: {warning}", to, style="red")
     if verdict.advice:
-        options = "".join(f" --set {option}" for option in verdict.options)
-        say(f"next: {verdict.advice}{f': {command}{options}' if options else ''}")
+        given = {word.partition("=")[0] for word in command} & _GIVEN_TASKS
+        fixed = given or not command
+        options = [o for o in verdict.options if not (fixed and o.startswith("--heldout"))]
+        line = (
+            f": {shlex.join(_without(command, options))} {' '.join(options)}"
+            if command
+            else f", with {', '.join(map(_field, options))}"
+        )
+        say(f"next: {verdict.advice}{line if options else ''}", to)
+
+
+def _field(option: str) -> str:
+    """Return what an option of `triforge train` sets, as a field of the document, which other commands and Python set, too."""
+    name, _, value = option.removeprefix("--set ").replace("=", " ").partition(" ")
+    return f"{_ASSIGNED.get(name, name)} = {value}"
+
+
+def _without(command: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Leave out of a command what these options replace: the option itself, and assignments by `--set`, which would win."""
+    kept: list[str] = []
+    replaced = {option.rpartition("=")[0] or option.split()[0] for option in options}
+    replaced |= {f"--set {_ASSIGNED[name]}" for name in replaced & _ASSIGNED.keys()}
+    words = iter(command)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name not in ("--set", *replaced):
+            kept.append(word)
+            continue
+        value = word.removeprefix(f"{name}=") if equals else next(words, "")
+        if name == "--set" and f"--set {value.partition('=')[0]}" not in replaced:
+            kept += [name, value]
+    return kept
 
 
 def _rewrite(event: Event) -> str:

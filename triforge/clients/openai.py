@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from triforge.clients.transport import ServiceClient, get_json, post_json
-from triforge.errors import InputError, PolicyError
+from triforge.clients.transport import ServiceClient, UnreachableError, get_json, post_json
+from triforge.errors import InputError, PolicyError, TriforgeError
 from triforge.rollout.protocols import Generate
 from triforge.types import ChatMessage, GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 
@@ -73,6 +73,15 @@ class OpenAIGenerate(ServiceClient):
         reply = _reply(await self._complete(body))
         self._takes_regex = False  # without the field it succeeds
         return reply
+
+    async def demand_answer(self) -> None:
+        """Ask once whether the endpoint answers at all; UnavailableError if not."""
+        try:
+            await get_json(self._http, "/models", timeout_s=self._patience_s)
+        except UnreachableError:
+            raise
+        except TriforgeError:
+            pass  # it answers; not all list their models
 
     async def _complete(self, body: dict[str, Any]) -> Any:
         return await post_json(

@@ -66,8 +66,9 @@ def _unsent(client: httpx.AsyncClient, method: str, path: str, error: Exception)
         return InputError(
             f"{method} {path[:80]}: {error}; a service takes addresses of at most 64 KiB: give shorter names and options"
         )
+    why = str(error).replace(" ssl:default", "")  # which aiohttp adds to any address
     return UnreachableError(
-        f"{client.base_url}: no answer to {method} {path} ({type(error).__name__}: {error}); "
+        f"{client.base_url}: no answer to {method} {path} ({type(error).__name__}: {why}); "
         "is the service up and the address right?"
     )
 

@@ -7,6 +7,7 @@ Times are seconds, sizes are tokens or bytes, as the names say.
 
 from triforge.config.base import JsonSchema, Regex, Sampling, Section
 from triforge.config.document import (
+    as_toml,
     assignment,
     load,
     merge,

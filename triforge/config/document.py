@@ -135,7 +135,12 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RunCon
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write a document as TOML."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(_toml(document)), encoding="utf-8")
+    path.write_text(as_toml(document), encoding="utf-8")
+
+
+def as_toml(document: Mapping[str, Any]) -> str:
+    """Return a document as TOML."""
+    return "".join(_toml(document))
 
 
 def _toml(document: Mapping[str, Any], prefix: str = "") -> list[str]:

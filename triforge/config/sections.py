@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -308,12 +309,18 @@ class ReportSection(Section):
 EngineName = Literal["local", "sglang", "vllm"]
 
 
+def _counted(text: str) -> str:
+    if not re.fullmatch(r"(\d{1,3}(x\d{1,4}GB)?)?", text, re.ASCII):
+        raise ValueError("expected a number of cards, as 8, or for a plan 8x80GB")
+    return text
+
+
 class MachineSection(Section):
     """The machine of `triforge train` and `triforge up`, read at their start alone; `triforge plan` shows what goes where."""
 
     engine: Literal["auto", EngineName] = "auto"
-    """What serves the models: `auto` is SGLang where `gpus` is above 0, else the local engine."""
-    gpus: str = Field("", pattern=r"^(\d{1,3}(x\d{1,4}GB)?)?$")
+    """Engine that serves the models: `auto` is SGLang where `gpus` is above 0, else the local engine."""
+    gpus: Annotated[str, AfterValidator(_counted)] = ""
     """Cards that engines and learners divide: a number, as `8`; `0` is none; `8x80GB` is a plan of another machine. Empty takes all that
     `nvidia-smi` lists; with the local engine it leaves them to each process."""
 

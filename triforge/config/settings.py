@@ -49,7 +49,8 @@ class Settings(Section):
     database_url: str = "sqlite:///var/triforge.sqlite"
     """SQLAlchemy URL of the store."""
     artifacts_url: str = "var/artifacts"
-    """Folder, or URL and a folder for weights: `s3://bucket/prefix#/data/artifacts` (extra `s3`)."""
+    """Folder, or URL and a folder for weights: `s3://bucket/prefix#/data/artifacts` (extra `s3`). `FOLDER#/dev/shm/NAME` has versions
+    in memory."""
     config: str = ""
     """TOML document with the defaults of runs."""
     host: str = "127.0.0.1"

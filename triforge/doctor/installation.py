@@ -71,10 +71,9 @@ def _folders(settings: Settings, state: Path, *, starts: bool) -> list[Path]:
     folders, named = [state], settings.model_fields_set
     if starts and not {"artifacts_url", "database_url"} & named:
         return folders
-    address, _, folder = settings.artifacts_url.partition("#")
-    local = folder if "://" in address else settings.artifacts_url
-    if local:
-        folders.append(Path(local))
+    address, _, weights = settings.artifacts_url.partition("#/")
+    folders += [Path(address)] if "://" not in address else []
+    folders += [Path(f"/{weights}")] if weights else []
     if settings.database_url.startswith("sqlite:///"):
         folders.append(Path(settings.database_url.removeprefix("sqlite:///")).parent)
     return folders

@@ -49,8 +49,9 @@ class CheckedTasks:
 
     @property
     def repeats(self) -> str:
-        """How many of the drawn tasks repeat another, as the beginning of a sentence; empty if none does."""
-        return f"{self.repeated} of {self.drawn} tasks repeat another, " if self.repeated else ""
+        """Return the beginning of a sentence with the number of drawn tasks that repeat another; empty if none does, or further ones took their place."""
+        short = self.repeated and self.count == self.drawn - self.repeated
+        return f"{self.repeated} of {self.drawn} tasks repeat another, " if short else ""
 
     @property
     def summary(self) -> str:
@@ -59,11 +60,11 @@ class CheckedTasks:
         same = (
             f" ({alike} of them ask what another one asks, and are in its split)" if alike else ""
         )
-        if not (self.repeated or alike):
+        if not (self.count < self.drawn or alike):
             return ""
         train, heldout = self.splits["train"], self.splits["heldout"]
         split = f": {train} to train on, {heldout} held out" if heldout else ""
-        return f"{self.repeats}there are {self.count} different ones{same}{split}"
+        return f"{self.repeats}there are {self.count} different tasks{same}{split}"
 
     @property
     def count(self) -> int:

@@ -54,7 +54,8 @@ def unplayable(pool: PoolState, error: TriforgeError) -> ConfigError:
     """Make the error for options of a run that the pool's family refuses."""
     return ConfigError(
         f"env_adapter.options: the pool {pool.name!r} cannot be played: {error.detail}. An option of the run "
-        "replaces the pool's, and the pool's that of the deployment's document"
+        "replaces the pool's, and the pool's that of the deployment's document; `triforge train --state OTHER` starts another "
+        "deployment, and so does the same command once this one has stopped"
     )
 
 

@@ -31,12 +31,14 @@ SPEEDS: Final = {  # the first whose name is part of the card's
     "H100 PCIe": Speed(756e12, 2.0e12), "H100": Speed(989e12, 3.35e12), "H800": Speed(989e12, 3.35e12),
     "A100": Speed(312e12, 2.0e12), "L40S": Speed(362e12, 0.86e12), "L40": Speed(181e12, 0.86e12),
 }  # fmt: skip
-_UNNAMED: Final = "H100"  # a card that is described by its memory alone
+# A card that is described by its memory alone, if that is not less.
+_UNNAMED: Final = "H100"
+_UNNAMED_MEMORY: Final = 80 * GIB
 
 
-def speed_of(name: str) -> Speed | None:
-    """Return the rates of a card by its name; None for one that is not in the table."""
-    return next((speed for part, speed in SPEEDS.items() if part in name), None)
+def sheet_of(name: str) -> str:
+    """Return the entry of the table for a card's name; empty if there is none."""
+    return next((part for part in SPEEDS if part in name), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,14 @@ class Card:
     name: str = ""
 
     @property
+    def sheet(self) -> str:
+        """The data sheet by its name; without one that of `_UNNAMED` if it has as much memory; empty if none is known."""
+        return sheet_of(self.name or _UNNAMED * (self.memory >= _UNNAMED_MEMORY))
+
+    @property
     def speed(self) -> Speed | None:
-        """Its rates; None for a name that is not in the table."""
-        return speed_of(self.name or _UNNAMED)
+        """Its rates, if its data sheet is known."""
+        return SPEEDS.get(self.sheet)
 
 
 def find_cards(gpus: str) -> list[Card]:

@@ -93,7 +93,7 @@ Need = EngineNeed | LearnerNeed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One server, which listens on one port. `memory_fraction` is of what is free on its cards when it starts, in the plan's order."""
+    """One server, which listens on one port; it may fill `memory_fraction` of each of its cards."""
 
     role: str
     cards: tuple[int, ...]
@@ -122,7 +122,7 @@ def place(
     """Return where all of it goes; None if it does not fit. ConfigError: the document's own choice is impossible."""
     box = _Box({card.index: card for card in cards}, tuple(engines), tuple(learners))
     if not cards:
-        served = (box.engine(need, (), 0.0, 0.0) for need in engines)
+        served = (box.engine(need, (), 0.0) for need in engines)
         return tuple(served), tuple(need.on((), need.ranks or 1) for need in learners)
     for need in box.needs:
         _demand_cards(need, box.cards)
@@ -187,7 +187,7 @@ class _Box:
             spare -= unit[grown]
         own = {need: need.gpus or tuple(free.pop(0) for _ in range(size[need])) for need in needs}
         servers = (
-            self.engine(need, own[need][at : at + unit[need]], FRACTION, 0.0)
+            self.engine(need, own[need][at : at + unit[need]], FRACTION)
             for need in self.engines
             for at in range(0, size[need], unit[need])
         )
@@ -204,13 +204,12 @@ class _Box:
             homes[min(homes, key=lambda c: sum(n.least(1) for n in homes[c]))].append(need)
         servers: list[Engine] = []
         for card, held in homes.items():
-            size, before, least = self.cards[card].memory, 0.0, sum(n.least(1) for n in held)
+            size, least = self.cards[card].memory, sum(n.least(1) for n in held)
             if least > size * FRACTION or any(need.multiple > 1 for need in held):
                 return None
             for need in held:  # what is over is shared evenly
                 share = (need.least(1) + (size * FRACTION - least) / len(held)) / size
-                servers.append(self.engine(need, (card,), share, before))
-                before += share
+                servers.append(self.engine(need, (card,), share))
         trained = tuple(need.on(training, len(training)) for need in self.learners)
         sizes = [one.memory.total for one in trained]
         peak = max(sizes) if serving == training else sum(sizes)  # in turns, one at a time
@@ -218,15 +217,15 @@ class _Box:
         given = all(need.ranks in (0, len(training)) for need in self.learners)
         return (tuple(servers), trained) if fits and given else None
 
-    def engine(
-        self, need: EngineNeed, cards: tuple[int, ...], share: float, before: float
-    ) -> Engine:
-        """Return an engine that may fill a `share` of each of its cards, of which `before` is taken when it starts."""
+    def engine(self, need: EngineNeed, cards: tuple[int, ...], share: float) -> Engine:
+        """Return an engine that may fill a `share` of each of its cards."""
         parallel = max(1, len(cards))
-        weights, cell = engine_weights(need.shape, parallel), cache_per_token(need.shape, parallel)
+        wider = 1 if cards else 2  # float32 on a CPU
+        weights = wider * engine_weights(need.shape, parallel)
+        cell = wider * cache_per_token(need.shape, parallel)
         cache = max(0.0, self._room(cards) * share - weights) if cards else need.tokens * cell
         return Engine(
-            role=need.role, cards=cards, tensor_parallel=parallel, memory_fraction=round(share / (1 - before), 3),
+            role=need.role, cards=cards, tensor_parallel=parallel, memory_fraction=round(share, 3),
             memory=EngineMemory(weights=weights, kv_cache=cache), cache_tokens=int(cache / cell),
         )  # fmt: skip
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import bisect
 import json
+import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +16,7 @@ from triforge.config.base import Role
 from triforge.errors import ConfigError
 from triforge.planning.cards import SPEEDS, Card
 from triforge.planning.memory import (
+    FRACTION,
     GIB,
     USABLE,
     LearnerMemory,
@@ -54,6 +57,7 @@ class Plan:
     colocate: bool
     disk: tuple[Disk, ...]
     phases: tuple[Phase, ...]  # none where the cards' speed is not known
+    assumed: str  # what the phases assume
     notes: tuple[str, ...]
 
     @property
@@ -105,10 +109,9 @@ def fitted(
     run = _Run(config, shapes, tuple(cards), tuple(roles))
     if plan := run.plan():
         return dict(document), plan
-    if plan := replace(run, config=parse(saving)).plan():
-        note = f"activation_checkpointing of {', '.join(unset)} is on: it does not fit without"
-        return saving, replace(plan, notes=(note, *plan.notes))
-    raise run.refusal()
+    plan = make_plan(parse(saving), shapes, cards, roles)
+    note = f"activation_checkpointing of {', '.join(unset)} is on: it does not fit without"
+    return saving, replace(plan, notes=(note, *plan.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +150,15 @@ class _Run:
         files = tuple(Disk(r, *disk(self.shapes[r], s), kept) for r, s in sections.items())
         return Plan(
             cards=self.cards, engines=placed[0], learners=placed[1], colocate=config.run.colocate, disk=files,
-            phases=tuple(_phases(work, *placed, files)) if speed else (), notes=tuple(self.notes(placed[1])),
+            phases=tuple(_phases(work, *placed, files)) if speed else (), assumed=self.assumed(work) if speed else "",
+            notes=tuple(self.notes(*placed, files)),
         )  # fmt: skip
+
+    def assumed(self, work: Mapping[Role, Work]) -> str:
+        """Return what the seconds assume: rows, and the data sheet."""
+        card = self.cards[0]
+        why = "" if card.name else ", assumed by the memory: the kind of card is not named"
+        return f"{work['policy'].assumed}; data sheet of the {card.sheet}{why}"
 
     def memory(self, role: Role, ranks: int, **changes: Any) -> LearnerMemory:
         """Return the bytes of each of so many ranks, with changes of the learner's options."""
@@ -159,8 +169,31 @@ class _Run:
             critic=algorithm.needs_critic and role == "policy",
         )  # fmt: skip
 
-    def notes(self, learners: Sequence[Learner]) -> Iterator[str]:
-        """Say how long a row may be where longer ones are allowed, and where context parallelism would begin to be needed."""
+    def notes(
+        self, engines: Sequence[Engine], learners: Sequence[Learner], files: Sequence[Disk]
+    ) -> Iterator[str]:
+        """Say which rows are too long for a card, how many cards are idle, and what is more than this machine has."""
+        for role, held, most in self.short(learners):
+            more = f", {most:,} with activation_checkpointing" if most > held else ""
+            yield (
+                f"trainer.{role}.max_tokens allows rows of {self.config.learner(role).max_tokens:,} tokens; a card holds {held:,} of "
+                f"one{more}. Longer rows need context parallelism, which no learner has"
+            )
+        if self.config.run.colocate and len(self.cards) > 1:
+            yield f"{len(self.cards) - 1} of {len(self.cards)} cards are idle: --colocate uses one"
+        if self.cards:
+            return
+        needed = sum(one.memory.total for one in engines)
+        needed += sum(one.memory.total * one.ranks for one in learners)
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if needed > there:
+            yield f"engines and learners need {_gib(needed)}, and this machine has {_gib(there)}"
+        written, free = sum(one.total for one in files), shutil.disk_usage(".").free
+        if written > free:
+            yield f"checkpoints and versions need {_gib(written)}, and {_gib(free)} of the disk here are free"
+
+    def short(self, learners: Sequence[Learner]) -> Iterator[tuple[Role, int, int]]:
+        """Yield learners whose cards do not hold the longest row: how much of one they do, and with activation checkpointing."""
         for one in learners if self.cards else ():
             section = self.config.learner(one.role)
             room = USABLE * min(card.memory for card in self.cards)
@@ -174,28 +207,39 @@ class _Run:
                 for saving in (section.activation_checkpointing, True)
             )
             if held < min(section.max_tokens, self.shapes[one.role].longest):
-                more = f", {most:,} with activation_checkpointing" if most > held else ""
-                yield (
-                    f"trainer.{one.role}.max_tokens allows rows of {section.max_tokens:,} tokens; a card holds {held:,} of "
-                    f"one{more}. Longer rows need context parallelism, which no learner has"
-                )
+                yield one.role, held, most
 
     def refusal(self) -> ConfigError:
         """Return why it does not fit, and what would."""
-        count, size = len(self.cards), min(card.memory for card in self.cards) / GIB
-        problems = [
-            f"the learner of {role} needs {self.memory(role, count).total / GIB:.0f} GiB of each of {count} cards"
-            for role in self.config.trained
-        ]
+        count, size = len(self.cards), min(card.memory for card in self.cards)
+        colocate, problems = self.config.run.colocate, []
+        if colocate and count > 1:
+            problems.append("--colocate uses one card")
+        if count == 1 and not colocate:
+            problems.append(
+                "engines and learners need cards of their own; one card is shared with --colocate"
+            )
+        for role in self.config.trained:
+            needed = _gib(self.memory(role, 1 if colocate else count).total)
+            usable = f"{USABLE * size / GIB:.3g} of {_gib(size)}"
+            problems.append(
+                f"the learner of {role} needs {needed} of each card, of which it can use {usable}"
+            )
         for role in self.roles:
-            weights = engine_weights(self.shapes[role], 1) / GIB
-            problems.append(f"the engine of {role} needs {weights:.1f} GiB for its weights alone")
+            weights = _gib(engine_weights(self.shapes[role], 1))
+            usable = f"{FRACTION * size / GIB:.3g} of {_gib(size)}"
+            problems.append(
+                f"the engine of {role} needs {weights} for its weights alone, and can use {usable} of a card"
+            )
         mends: list[set[str]] = []
         for mend, other in self.options():
             words = set(mend.split())  # what mends it with less makes the rest of them superfluous
-            if not any(known <= words for known in mends) and other.plan():
+            if not any(known <= words for known in mends) and (plan := other.plan()):
                 mends.append(words)
-                problems.append(f"it fits with {mend}")
+                rows = min((held for _, held, _ in other.short(plan.learners)), default=0)
+                problems.append(
+                    f"it fits with {mend}{f' (rows of up to {rows:,} tokens)' * bool(rows)}"
+                )
             if len(mends) == _SHOWN:
                 break
         if not mends:
@@ -203,42 +247,50 @@ class _Run:
                 "no option makes it fit: take a smaller model, or describe larger cards"
             )
         return ConfigError(
-            f"machine.gpus: given {count} x {size:.0f} GiB, expected more, or a run that fits",
+            f"machine.gpus: given {count} x {_gib(size)}, expected more, or a run that fits",
             problems=tuple(problems),
         )
 
     def options(self) -> Iterator[tuple[str, _Run]]:
-        """Yield changes that need less memory, as words of a command, the mildest first."""
+        """Yield changes that need less memory, as words of a command: those that hold the same rows first, the mildest first."""
         saving = {"activation_checkpointing": True}
         budget = {"token_budget": max(1024, self.config.learner("policy").token_budget // 4)}
         adapter = {"lora_rank": 16, "publish_dtype": "float32"}
-        changes = (
-            saving,
-            budget,
-            saving | budget,
-            adapter,
-            saving | adapter,
-            saving | budget | adapter,
-        )
-        yield from (self.changed(change) for change in changes)
-        if len(self.cards) == 1 and not self.config.run.staleness_bound:
-            yield from (self.changed(change, "run.colocate=true") for change in ({}, *changes))
-        for count in (len(self.cards) + 1, 2 * len(self.cards), 4 * len(self.cards)):
-            more = tuple(replace(self.cards[0], index=n) for n in range(count))
-            yield f"{count} such cards", replace(self, cards=more)
+        yield from self.each(({}, saving, adapter, saving | adapter))
+        colocate = self.config.run.colocate
+        words, run = self.changed({}, colocate=False if colocate else None)
+        for count in range(len(self.cards) + (not colocate), 4 * len(self.cards) + 1):
+            more = replace(run, cards=tuple(replace(self.cards[0], index=n) for n in range(count)))
+            if more.plan():
+                wider = f"{count} such cards " * (count > len(self.cards))
+                yield f"{wider}{words}".rstrip(), more
+                break
+        yield from self.each((budget, saving | budget, saving | budget | adapter))
 
-    def changed(self, trainer: Mapping[str, Any], *further: str) -> tuple[str, _Run]:
-        """Return the run with options of all its learners and `further` ones changed."""
+    def each(self, changes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, _Run]]:
+        """Yield the run with each of the changes, and then in turns on its one card."""
+        turns = len(self.cards) == 1 and not self.config.run.staleness_bound
+        for colocate in (None, True) if turns and not self.config.run.colocate else (None,):
+            yield from (self.changed(change, colocate=colocate) for change in changes)
+
+    def changed(self, trainer: Mapping[str, Any], *, colocate: bool | None) -> tuple[str, _Run]:
+        """Return the run with options of all its learners changed, and whether parts take turns."""
         sets = [
             f"trainer.{role}.{name}={json.dumps(value)}"
             for role in self.config.trained
             for name, value in trainer.items()
             if getattr(self.config.learner(role), name) != value
         ]
-        sets += further
         document = self.config.model_dump(mode="json", exclude_unset=True)
-        run = replace(self, config=parse(with_assignments(document, sets)))
-        return " ".join(f"--set {one}" for one in sets), run
+        words = [f"--set {one}" for one in sets]
+        if colocate is not None:
+            document = merge(document, {"run": {"colocate": colocate}})
+            words.append("--colocate" if colocate else "--no-colocate")
+        return " ".join(words), replace(self, config=parse(with_assignments(document, sets)))
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.3g} GiB"
 
 
 def _phases(

@@ -18,7 +18,7 @@ _MFU: Final = (
     0.139  # prime-rl: Qwen3-4B, all weights, passes of 16,384 tokens with recomputation, 8 H100
 )
 _OF_BANDWIDTH: Final = 0.6  # of a card's memory rate, that decoding reaches
-_DISK: Final = 1e9  # bytes a second, written and read again
+_DISK: Final = 1e9  # bytes a second, written or read
 _SEQUENCES: Final = 256  # that an engine decodes at once at most
 _TURNS: Final = 2  # tokens of an episode for each one sampled
 
@@ -50,6 +50,12 @@ class Work:
         return min(_TURNS * sampled, most)
 
     @property
+    def assumed(self) -> str:
+        """The rows of a step, in words."""
+        turns = self.config.env_adapter.max_steps
+        return f"{self._episodes} rows a step, {turns} turns and {self.row:,} tokens a row"
+
+    @property
     def _episodes(self) -> int:
         return self.config.run.groups_per_step * self.config.env_adapter.rollouts
 
@@ -66,7 +72,7 @@ class Work:
         cache = at_once * self.row / 2 * cache_per_token(self.shape, parallel)
         read = engine_weights(self.shape, parallel) + cache
         seconds = tokens / at_once * read / (self.speed.bandwidth * _OF_BANDWIDTH)
-        rate = f"weights and caches read at {_OF_BANDWIDTH:.0%} of the data sheet's rate"
+        rate = f"{_OF_BANDWIDTH:.0%} of its bandwidth"
         return Phase(f"{name} ({self.role})", seconds, rate, "computed")
 
     def training(self, ranks: int = 1) -> Phase:
@@ -74,12 +80,13 @@ class Work:
         section, shape = self.config.learner(self.role), self.shape
         seen = shape.layers * (shape.block + shape.queries * self.row) + shape.embedding
         flops = (4 if section.lora_rank else 6) * seen * self._episodes * self.row * section.epochs
-        rate = f"{_MFU:.1%} of the data sheet's FLOPs, as prime-rl's with 4B on 8 H100"
+        rate = f"{_MFU:.1%} of its FLOPs (prime-rl, 4B)"
         seconds = flops / (ranks * self.speed.flops * _MFU)
         return Phase(f"train ({self.role})", seconds, rate, "published")
 
     def publishing(self, checkpoint: float, version: float) -> Phase:
-        """Return the writing of a checkpoint and a version of so many bytes, and the engines' reading."""
-        seconds = (checkpoint + 2 * version) / _DISK
-        rate = f"{_DISK / 1e9:g} GB/s written, the version read again"
+        """Return the writing of a version of so many bytes, the engines' reading, and the checkpoint, unless that is written during the next step."""
+        waits = self.config.run.checkpoint_every == 1
+        seconds = (checkpoint * waits + 2 * version) / _DISK
+        rate = f"{_DISK / 1e9:g} GB/s: version twice{', checkpoint' * waits}"
         return Phase(f"publish ({self.role})", seconds, rate, "computed")

@@ -13,6 +13,7 @@ from triforge.errors import ConfigError
 from triforge.store.tensor_files import read_folder
 
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
+LINEAR: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _LONGEST: Final = 32_768  # context of a config that names none
 
 
@@ -83,10 +84,8 @@ class ModelShape:
     def linear(self) -> dict[str, tuple[int, int]]:
         """The matrices of a layer by name: inputs and outputs."""
         d, q, k, f = self.hidden, self.queries, self.keys, self.inner
-        return {
-            "q_proj": (d, q), "k_proj": (d, k), "v_proj": (d, k), "o_proj": (q, d), "gate_proj": (d, f), "up_proj": (d, f),
-            "down_proj": (f, d),
-        }  # fmt: skip
+        sizes = ((d, q), (d, k), (d, k), (q, d), (d, f), (d, f), (f, d))
+        return dict(zip(LINEAR, sizes, strict=True))
 
     @property
     def block(self) -> int:

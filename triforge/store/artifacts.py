@@ -46,11 +46,13 @@ class ArtifactStore:
 
     Names are relative paths with forward slashes (`rows/run/00001-policy.parquet`); the URI that `write` returned is accepted
     as a name. `url` is a local folder (created on first write) or an fsspec URL such as `s3://bucket/prefix`. Engines load
-    weights from disks, so a folder for weights follows such a URL: `s3://bucket/prefix#/data/artifacts`.
+    weights from disks, so a folder for weights follows such a URL: `s3://bucket/prefix#/data/artifacts`. After a local folder
+    it is for versions alone, which are then `in_memory`: `/data/artifacts#/dev/shm/triforge` (`triforge.store.copies`).
     """
 
     def __init__(self, url: str) -> None:
-        address, _, weights = url.partition("#") if "://" in url else (url, "", "")
+        address, mark, weights = url.partition("#" if "://" in url else "#/")
+        weights = mark[1:] + weights
         try:
             # Other processes write too: listings are not cached.
             self._fs: Any
@@ -62,9 +64,11 @@ class ArtifactStore:
             ) from error
         self.is_local = isinstance(self._fs, LocalFileSystem)
         self.root = str(Path(root).resolve()) if self.is_local else str(root).rstrip("/")
-        # The folder of files that are read by path; None if there is none.
-        self._folder = Path(self.root) if self.is_local else Path(weights) if weights else None
-        if self._folder is not None and not self._folder.is_absolute():
+        self.in_memory = self.is_local and bool(weights)
+        # The folders of versions and of other files that are read by path; None if there are none.
+        self._weights = Path(weights or self.root) if self.is_local or weights else None
+        self._folder = Path(self.root) if self.is_local else self._weights
+        if self._weights is not None and not self._weights.is_absolute():
             raise StorageError(
                 f"TRIFORGE_ARTIFACTS_URL {url!r}: given the relative folder {weights!r}, expected one that begins with /"
             )
@@ -145,7 +149,7 @@ class ArtifactStore:
         A full disk is no error here: space may be freed. `writes` false accepts a place that does not exist yet; `folders`
         false leaves out the folder of weights.
         """
-        places = {self._folder} if folders and self._folder is not None else set()
+        places = {self._weights} if folders and self._weights is not None else set()
         if self.is_local:
             places.add(Path(self.root))
         else:
@@ -160,13 +164,15 @@ class ArtifactStore:
 
     def local_path(self, name: str) -> Path:
         """Return the path of a file or folder that engines read; StorageError if no local folder is named."""
-        if self._folder is None:
+        inner = self._inner(name)
+        folder = self._weights if inner.partition("/")[0] == "weights" else self._folder
+        if folder is None:
             raise StorageError(
                 f"{self.uri(name)}: model folders must be on a disk that trainer and engines share; given the store "
                 f"{self.root}, expected TRIFORGE_ARTIFACTS_URL to be a folder, or to name one after a # "
                 "(s3://bucket/prefix#/data/artifacts)"
             )
-        return self._folder / self._inner(name)
+        return folder / inner
 
 
 def _write_local(path: Path, data: bytes) -> None:

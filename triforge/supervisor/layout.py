@@ -50,6 +50,15 @@ _SERVICES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+_TORCHRUN: Final = """
+from contextlib import suppress
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.run import main
+with suppress(SignalException):  # a stop
+    main()
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """All processes in the order in which they are started, the settings that they share, and the cards of each."""
@@ -123,9 +132,9 @@ def plan_layout(
 
 def demand_startable(settings: Settings, config: RunConfig) -> None:
     """Raise ConfigError for what would stop a start on this machine before its models are there; `plan_layout` sees the rest."""
+    cards_of(config)
     if config.machine.serving != "local":
         interpreter(config.machine.serving, settings)
-    cards_of(config.machine)
     if settings.service_secret.get_secret_value() or not settings.keyed:  # else the start makes one
         require_safe(settings)
     if "redis_url" not in settings.model_fields_set:
@@ -293,13 +302,13 @@ def _services(
 
 def _learner(role: Role, seat: Seat, env: Mapping[str, str]) -> ProcessSpec:
     """Return the process of a learner; several ranks are those of a torchrun, which starts all again when one ends."""
-    command, own = ["services.trainer", "learner", "--role", role], {**env, **seat.env}
+    command, own = ["-m", "services.trainer", "learner", "--role", role], {**env, **seat.env}
     if seat.ranks > 1:
         ranks = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={seat.ranks}"]
-        command = ["torch.distributed.run", *ranks, "--max-restarts=1000000", "-m", *command]
+        command = ["-c", _TORCHRUN, *ranks, "--max-restarts=1000000", *command]
         # Ranks meet anew after each restart. In torchrun's shared store they would find the addresses of those before them.
         own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    return ProcessSpec(name=f"learner-{role}", command=_python(*command), env=own)
+    return ProcessSpec(name=f"learner-{role}", command=(sys.executable, *command), env=own)
 
 
 def _with_metrics(specs: list[ProcessSpec], first: int, ports: Ports) -> list[ProcessSpec]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import distributions
+from itertools import groupby
 from pathlib import Path
 
 from triforge.config import RunConfig
-from triforge.config.sections import MachineSection
 from triforge.errors import ConfigError
 from triforge.planning.cards import Card, find_cards
 from triforge.planning.memory import FRACTION, GIB
@@ -24,7 +26,6 @@ class Seat:
     Attributes:
         cards: their numbers in `nvidia-smi`; None where nothing was divided, and a process sees all.
         memory: share of each card that an engine may fill.
-        of_free: the same as a share of what is free when it starts.
         held: bytes of each card that are planned for.
         alone: whether no other engine has the card; engines that share one begin one after the other.
         ranks: processes of a learner.
@@ -32,7 +33,6 @@ class Seat:
 
     cards: tuple[int, ...] | None = None
     memory: float = FRACTION
-    of_free: float = FRACTION
     held: float = 0.0
     alone: bool = True
     ranks: int = 1
@@ -63,17 +63,38 @@ class Placement:
             if seat.cards is not None:
                 ranks = f", {seat.ranks} ranks" * (seat.ranks > 1)
                 ranks += f", {seat.held / GIB:.3g} GiB of each" * bool(seat.held)
-                where = f"card {', '.join(map(str, seat.cards))}" if seat.cards else "the CPU"
+                where = _named(seat.cards) if seat.cards else "the CPU"
                 yield f"{name}: {where}{ranks}"
 
 
-def cards_of(machine: MachineSection) -> list[Card]:
-    """Return the cards that a start divides. ConfigError: they are not here."""
+def _named(cards: Sequence[int]) -> str:
+    """Return the numbers of cards, with a dash between those that follow one another: `cards 1, 5-7`."""
+    groups = groupby(enumerate(cards), lambda pair: pair[1] - pair[0])
+    spans = [[card for _, card in span] for _, span in groups]
+    ends = ("-".join(map(str, dict.fromkeys((span[0], span[-1])))) for span in spans)
+    return f"card{'s' * (len(cards) > 1)} {', '.join(ends)}"
+
+
+def cards_of(config: RunConfig) -> list[Card]:
+    """Return the cards that a start divides. ConfigError: they are not here, or not of use to what is started."""
+    machine = config.machine
     if "x" in machine.gpus:
         raise ConfigError(
             f"machine.gpus: given {machine.gpus}, expected a number: a start takes the cards that are here (triforge plan knows others)"
         )
-    return find_cards(machine.gpus) if machine.divides else []
+    cards = find_cards(machine.gpus) if machine.divides else []
+    if config.run.colocate and machine.serving != "local" and not cards:
+        raise ConfigError(
+            f"run.colocate: given true with {machine.serving} and no card, but SGLang and vLLM free their memory on a GPU alone; "
+            "expected --gpus 1 or more, --engine local, or --no-colocate"
+        )
+    torch = next((found.version for found in distributions(name="torch")), "")
+    if cards and config.trained and torch.endswith("+cpu"):
+        raise ConfigError(
+            f"machine.gpus: learners would have cards, but torch {torch} has no CUDA; replace it: {sys.executable} -m pip "
+            "uninstall -y torch, then scripts/setup.sh demo again, which installs CUDA's where a card is"
+        )
+    return cards
 
 
 def place(config: RunConfig, roles: Sequence[Role]) -> Placement:
@@ -84,7 +105,7 @@ def place(config: RunConfig, roles: Sequence[Role]) -> Placement:
         WeightsError: the folder of a model cannot be read.
     """
     machine, trained = config.machine, config.trained
-    cards = cards_of(machine)
+    cards = cards_of(config)
     if not cards:
         none = () if machine.divides else None
         ranks = {role: config.learner(role).ranks or 1 for role in trained}
@@ -96,11 +117,10 @@ def place(config: RunConfig, roles: Sequence[Role]) -> Placement:
     shapes = {role: ModelShape.of_folder(Path(path)) for role, path in paths.items()}
     plan = make_plan(config, shapes, cards, roles)
     used = Counter(card for engine in plan.engines for card in engine.cards)
-    size = min(card.memory for card in cards)
     seats: dict[Role, list[Seat]] = {}
     for one in plan.engines:
         seat = Seat(
-            cards=one.cards, memory=round(one.memory.total / size, 3), of_free=one.memory_fraction,
+            cards=one.cards, memory=one.memory_fraction,
             alone=all(used[card] == 1 for card in one.cards), held=one.memory.total,
         )  # fmt: skip
         seats.setdefault(one.role, []).append(seat)

@@ -29,14 +29,24 @@ def demand_free(state: Path) -> None:
         _locked(state).close()
 
 
+def is_starting(state: Path) -> bool:
+    """Whether a deployment has taken the folder and does not serve yet."""
+    try:
+        demand_free(state)
+    except ConflictError:
+        return not (state / ADDRESSES).is_file()
+    return False
+
+
 def _locked(state: Path) -> IO[str]:
     lock = (state / LOCK).open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
+        does = "runs" if (state / ADDRESSES).is_file() else "is starting"
         raise ConflictError(
-            f"a deployment runs in {state} already; stop it, or choose another folder with --state"
+            f"a deployment {does} in {state} already; stop it, or choose another folder with --state"
         ) from None
     return lock
 
@@ -62,6 +72,7 @@ class Supervisor:
         """
         self._state.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self._state)
+        (self._state / ADDRESSES).unlink(missing_ok=True)  # of one that was killed
         started = time.monotonic()
         for process in self.processes:
             process.start()
@@ -73,7 +84,7 @@ class Supervisor:
         addresses = {
             name: value
             for name, value in self._settings
-            if (name.endswith("_url") or name == "models") and "@" not in str(value)
+            if (name.endswith("_url") or name in ("models", "config")) and "@" not in str(value)
         }
         self._write(ADDRESSES, addresses)
         seconds = time.monotonic() - started

@@ -42,7 +42,7 @@ class Verdict(Message):
     """The change that a run's training made. Produced by: trainer. Consumed by: people, dashboards.
 
     `text` begins with `word` and has the difference of held-out results, its 95 % interval and the episodes; `warnings` are the other
-    alarms of the newest step. `advice` is what to try next, `options` its assignments, as `--set` takes them.
+    alarms of the newest step. `advice` is what to try next, `options` what it adds to the command line of `triforge train`.
     """
 
     word: Word

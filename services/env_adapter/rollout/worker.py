@@ -68,7 +68,7 @@ class RolloutWorker:
     keep: KeepImage | None = None
     artifacts: Artifacts | None = None
     concurrency: int = 64
-    patience_s: float = 60.0
+    patience_s: float = 300.0
     report_s: float = 8.0
 
     def __post_init__(self) -> None:

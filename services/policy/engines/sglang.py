@@ -50,6 +50,7 @@ class SGLangEngine(HttpEngine):
     # ---- requests ----
 
     async def generate(self, prompts: Sequence[Prompt], adapter: str = "") -> list[Sample]:
+        self._demand_tokens(prompts)
         # SGLang takes one n a request, and images or none.
         shares: dict[Hashable, list[int]] = {}
         for position, prompt in enumerate(prompts):
@@ -65,6 +66,12 @@ class SGLangEngine(HttpEngine):
                 answers[position], samples = samples[:size], samples[size:]
         return [sample for samples in answers for sample in samples]
 
+    def _demand_tokens(self, prompts: Sequence[Prompt]) -> None:
+        if not all(prompt.ids for prompt in prompts):  # SGLang 0.5.23 ends when it gets one
+            raise InputError(
+                f"engine {self.url}: given an empty prompt, expected at least one token"
+            )
+
     async def _ask(self, prompts: Sequence[Prompt], adapter: str) -> list[Sample]:
         # The copies that an engine makes of a prompt for its n samples have names of its own choice.
         rids = [uuid.uuid4().hex for _ in prompts] if prompts[0].n == 1 else []
@@ -78,6 +85,7 @@ class SGLangEngine(HttpEngine):
         return parsing.samples_of(answer, prompts, self.url)
 
     async def stream(self, prompt: Prompt, adapter: str = "") -> AsyncGenerator[Partial, None]:
+        self._demand_tokens([prompt])
         rid = uuid.uuid4().hex
         body = parsing.generate_body(
             [prompt], rids=[rid], adapter=adapter, cache_key=self._cache_key, stream=True

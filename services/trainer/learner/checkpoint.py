@@ -16,6 +16,8 @@ published when its weight folder has its name, which is given once. So a learner
 again and comes to the same weights, and of two learners that took one step, the second finds the version published and
 announces that.
 
+Where weights are in memory, versions with a checkpoint and pinned ones have a copy on the disk (`triforge.store.copies`).
+
 A version that was damaged on the disk since is not trained on: the one before it is, and the manifest of the version that
 comes of it says what was passed over and why. What a rollback gave up stays given up. If the damaged version is the one that a
 batch is to bring, it is set aside (`unusable-v000012`) and written again.
@@ -40,6 +42,7 @@ from services.trainer.learner.parallel.ranks import Ranks
 from services.trainer.learner.weights.tensors import CPU, stored, write_json
 from triforge.errors import StorageError, WeightsError
 from triforge.store.artifacts import ArtifactStore, storage_error
+from triforge.store.copies import bring_back, copy_of, keep_copy
 from triforge.store.images import ImageStore
 from triforge.store.manifests import load_manifest, read_manifest, verify_manifest, write_manifest
 from triforge.store.rows import read_rows
@@ -76,6 +79,7 @@ class CheckpointStore:
         self.parent = ""
         self._store, self._since = store, ArtifactStore(str(self.checkpoints / "since"))
         self._images = ImageStore(store)
+        bring_back(store, run_id, role)
 
     def newest(self) -> int:
         """Return the newest published version; -1 if there is none."""
@@ -177,6 +181,8 @@ class CheckpointStore:
                 raise
         ready = self.ready(version)
         assert ready is not None
+        if batch.checkpoint == "before":
+            keep_copy(self._store, Path(ready.uri))
         mine = ready.digest == digest
         if not mine:
             log.warning("version %d was published by another learner", version)
@@ -188,6 +194,7 @@ class CheckpointStore:
 
     def write_later(self, learner: Learner, batch: TrainBatch, ready: WeightsReady) -> None:
         """Write the checkpoint of a version that is published. Raises StorageError: disk full or no permission."""
+        keep_copy(self._store, Path(ready.uri))
         self._write_checkpoint(learner, self._naming(batch) | {"weights": ready.digest})
         self._prune(batch, batch.keep)
 
@@ -204,7 +211,10 @@ class CheckpointStore:
         newest = batch.version + 1
         prune(self.checkpoints, newest=newest, keep=keep, pinned=batch.pinned)
         based = versions(self.checkpoints)  # training may go back to these
-        prune(self.weights, newest=newest, keep=keep, pinned=(*batch.pinned, *based))
+        for folder in {self.weights, copy_of(self._store, self.weights)}:
+            prune(folder, newest=newest, keep=keep, pinned=(*batch.pinned, *based))
+        for number in {*batch.pinned} & {*versions(self.weights)}:
+            keep_copy(self._store, self.weights / version_name(number))
         for path in (self.checkpoints / "since").glob("*"):
             if int(path.stem) <= min(based, default=0):
                 path.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from torch import nn
 
 from services.trainer.learner.model.token_batches import TokenBatch
 from triforge.algorithms.dealing import Price
-from triforge.planning.cards import speed_of
+from triforge.planning.cards import SPEEDS, sheet_of
 
 _SIZE, _TRIES = 768, 3
 
@@ -121,7 +121,7 @@ class StepCost:
 def peak_flops(device: torch.device, threads: int) -> float:  # noqa: ARG001 (part of the key)
     """Return a device's peak FLOPs a second; 0 for a GPU that is not in the table."""
     if device.type == "cuda":
-        speed = speed_of(torch.cuda.get_device_name(device))
+        speed = SPEEDS.get(sheet_of(torch.cuda.get_device_name(device)))
         return speed.flops if speed else 0.0
     a, b = torch.ones(_SIZE, _SIZE), torch.ones(_SIZE, _SIZE)
     best = float("inf")

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from triforge.types import ChatMessage
 
 _BUCKET = 16  # batches whose rows are sorted by length together, so that little is padding
 _EVAL_ROWS = 512
+_PATIENCE = 3  # measurements without a lower loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +50,7 @@ class SupervisedOptions:
     eval_share: float = (
         0.02  # of the conversations, held out and measured; those that ask the same stay together
     )
-    eval_every: int = 0  # updates between two measurements; 0 measures before and after only
+    eval_every: int = 0  # updates between two measurements, as `SupervisedJob.run` says; 0 measures before and after only
     seed: int = 1  # of the split and the order
 
     def __post_init__(self) -> None:
@@ -167,6 +169,7 @@ class SupervisedJob:
     ) -> dict[str, Any]:
         """Train and write the model folder; return the report. `progress` gets the number of updates and the last loss.
 
+        With `eval_every` the model of the lowest held-out loss is written, and three measurements without a lower one end the job.
         The report has settings, the loss curve `train` as [step, loss], measurements `eval` as [step, loss, accuracy],
         tokens and seconds.
 
@@ -177,6 +180,8 @@ class SupervisedJob:
         options, started = self._options, time.monotonic()
         curve: list[tuple[int, float]] = []
         measured = [self._measure(0)] if self._eval else []
+        best: dict[str, torch.Tensor] = {}
+        module = self._model.module
         step = tokens = 0
         while self._done(step, elapsed := time.monotonic() - started) < 1.0:
             self._set_rate(step, elapsed)
@@ -187,6 +192,11 @@ class SupervisedJob:
             progress(step, curve[-1][1])
             if self._eval and options.eval_every and step % options.eval_every == 0:
                 measured.append(self._measure(step))
+                lowest = min(measured, key=itemgetter(1))[0]
+                if lowest == step:
+                    best = {name: t.clone() for name, t in model_tensors(module).items()}
+                elif step - lowest >= _PATIENCE * options.eval_every:
+                    break
         seconds = time.monotonic() - started
         if self._eval and measured[-1][0] != step:
             measured.append(self._measure(step))
@@ -203,8 +213,7 @@ class SupervisedJob:
             "eval": [[s, round(loss, 6), round(accuracy, 6)] for s, loss, accuracy in measured],
         }
         about = {"kind": "supervised", "steps": step, "seed": options.seed}
-        module = self._model.module
-        weights = model_files(module, model_tensors(module))
+        weights = model_files(module, best or model_tensors(module))
         publish_model(weights, self._source, target, about, replace=replace)
         return report
 

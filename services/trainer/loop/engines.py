@@ -19,6 +19,7 @@ from services.trainer.runs.rollback import Versions
 from services.trainer.runs.runs import require_served
 from triforge.config import RunConfig
 from triforge.errors import ConfigError, NotFoundError, TriforgeError, WeightsError
+from triforge.store.copies import bring_back
 from triforge.types import TrainedRole, WeightsState, WeightsUpdate
 
 
@@ -75,6 +76,7 @@ class Engines:
         self.versions = run.versions
         await self._take_back()  # an orchestrator that had lent the memory may have been killed
         for role in self._roles:
+            await asyncio.to_thread(bring_back, self._parts.artifacts, self._run_id, role)
             version = self.versions[role]
             active = await self._apis[role].weights()
             origin = await asyncio.to_thread(self._rolled_back, role, version, active)

@@ -19,7 +19,7 @@ from services.trainer.loop.in_flight import InFlight
 from services.trainer.loop.measures import ends, failures, scores, success_rate
 from services.trainer.loop.parts import Parts
 from services.trainer.loop.task_source import TaskSource
-from triforge.algorithms.theory import FEWEST, mean_interval, share_interval, wilson
+from triforge.algorithms.theory import score_interval, share_interval, wilson
 from triforge.algorithms.verdict import change_of_pairs
 from triforge.config import RunConfig
 from triforge.store.step_records import write_step_records
@@ -123,10 +123,8 @@ def mode_measures(name: str, groups: list[JudgedGroup]) -> dict[str, float]:
         measures |= {name: successes / measured} | ends(name, interval)
     if values:
         measures[f"{name}_score"] = sum(values) / len(values)
-    if len(values) >= FEWEST:
-        low, high = mean_interval(values)
-        possible = (max(low, 0.0) if min(values) >= 0.0 else low, high)
-        measures |= ends(f"{name}_score", possible)
+        if possible := score_interval(values):
+            measures |= ends(f"{name}_score", possible)
     return measures
 
 

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import uuid
 from dataclasses import replace
+from pathlib import Path
 
 from services.trainer.loop.gauges import ENDED as ENDED_RUNS
 from services.trainer.loop.gauges import PROGRESS
@@ -20,8 +21,9 @@ from services.trainer.loop.train_loop import TrainLoop
 from services.trainer.runs.store import Superseded
 from services.trainer.runs.trackers import Reporting
 from triforge.config import RunConfig, parse
-from triforge.errors import TriforgeError, UnavailableError
+from triforge.errors import StorageError, TriforgeError, UnavailableError
 from triforge.retry import Attempts, RetryPolicy
+from triforge.store.copies import keep_copy
 from triforge.telemetry import about
 from triforge.types import ENDED, RunState, RunStatus
 
@@ -145,9 +147,21 @@ class Orchestrator:
         )  # raises if another orchestrator has it
         with contextlib.suppress(TriforgeError):  # leftover jobs only cost time
             await self._parts.broker.end_run(run.id)
+        await asyncio.to_thread(self._keep_newest, run.id)
         await asyncio.to_thread(self._parts.store.set_status, run.id, status, reason)
         ENDED_RUNS.labels(status).inc()
         log.info("the run is %s%s", status, f": {reason}" if reason else "")
+
+    def _keep_newest(self, run_id: str) -> None:
+        """Leave the newest versions of a run on the disk where versions are in memory."""
+        store = self._parts.store
+        for role, version in store.get(run_id).versions.items():
+            recorded = store.find_weights(run_id, role, version)
+            try:
+                if recorded and Path(recorded[0]).is_dir():
+                    keep_copy(self._parts.artifacts, Path(recorded[0]))
+            except StorageError as error:
+                log.warning("version %d of the %s is on no disk: %s", version, role, error)
 
     async def _take_back(self, run: RunState) -> None:
         """Have engines serve again if a killed orchestrator of the run had lent their memory."""

@@ -23,6 +23,7 @@ from triforge.config import parse
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
 from triforge.methods import loop_part
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.copies import bring_back, copy_of, keep_copy
 from triforge.store.manifests import verify_manifest
 from triforge.store.weight_folders import (
     checkpoint_of,
@@ -51,6 +52,7 @@ class Versions:
         self, store: RunStore, artifacts: ArtifactStore, run_id: str, role: TrainedRole
     ) -> None:
         self._store, self._run_id, self._role = store, run_id, role
+        self._artifacts = artifacts
         self.weights = artifacts.local_path(f"weights/{run_id}/{role}")
         self.checkpoints = artifacts.local_path(f"checkpoints/{run_id}/{role}")
 
@@ -80,6 +82,7 @@ class Versions:
             )
         number = self.number(recorded[0])
         if number is not None:
+            bring_back(self._artifacts, self._run_id, self._role)
             verify_manifest(self._folder(self.weights, number))
             verify_manifest(self._checkpoint(number))
         elif not Path(recorded[0]).is_dir():
@@ -109,6 +112,7 @@ class Versions:
                 lambda _: self.weights / version_name(new),
                 {**about, "checkpoint": checkpoint},
             )
+            keep_copy(self._artifacts, folder)
         except TriforgeError:
             self.forget(new)
             raise
@@ -116,7 +120,7 @@ class Versions:
 
     def forget(self, version: int) -> None:
         """Remove the folders of a version."""
-        for parent in (self.weights, self.checkpoints):
+        for parent in (self.weights, copy_of(self._artifacts, self.weights), self.checkpoints):
             forget(parent, version)
 
     def _checkpoint(self, number: int) -> Path:

@@ -22,6 +22,7 @@ from triforge.access.callers import Rule
 from triforge.broker import EVENTS_STREAM
 from triforge.config import AdaptationSection
 from triforge.errors import ConflictError, NotFoundError
+from triforge.store.copies import copy_of
 from triforge.store.step_records import export_step_records, steps_csv, steps_jsonl, steps_parquet
 from triforge.types import ENDED, Event, Page, Proposal, RunState, RunStep, WeightsRecord
 from triforge.web.bodies import body_of, described
@@ -179,10 +180,13 @@ def resume(run_id: str, runs: RunsDep) -> RunState:
 
 @router.get("/{run_id}/weights")
 def weights(run_id: str, runs: RunsDep) -> Page[WeightsRecord]:
-    """List all weight versions of a run, which of them repeat an older one, and which are still on the disk."""
+    """List all weight versions of a run, which of them repeat an older one, and which are still on the disk (or in memory)."""
     runs.store.get(run_id)
-    records = runs.store.weights_of(run_id)
-    items = (one.model_copy(update={"kept": Path(one.uri).is_dir()}) for one in records)
+    items = list[WeightsRecord]()
+    for one in runs.store.weights_of(run_id):
+        copy = copy_of(runs.artifacts, Path(one.uri))
+        uri = str(copy) if copy != Path(one.uri) and copy.is_dir() else one.uri
+        items.append(one.model_copy(update={"uri": uri, "kept": Path(uri).is_dir()}))
     return Page[WeightsRecord](items=tuple(items))
 
 

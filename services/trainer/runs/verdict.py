@@ -12,6 +12,7 @@ from triforge.types import ENDED, RunState, RunStep, Verdict
 _FEW_GROUPS: Final = 0.2  # of a step, whose rewards differ
 _SMALLER: Final = 5.0  # times, of a learning rate that moved the policy too far
 _HARD: Final = 0.5  # success below which tasks are too hard, not too easy
+_CEILING: Final = 0.95  # success above which there is little left to learn
 _MOST_TASKS: Final = 5000  # to ask for
 
 
@@ -27,7 +28,8 @@ def verdict_of(run: RunState, steps: Sequence[RunStep]) -> Verdict | None:
     word, text = _sentence(run, change, first, at)
     advice, options = "", tuple[str, ...]()
     if any(last.versions.get(role) != v for role, v in first.versions.items() if role != "reward"):
-        advice, options = _next(run, last.metrics, change, ran_off="K" in raised)
+        measures = {**(at.metrics if at else {}), **last.metrics}
+        advice, options = _next(run, measures, change, ran_off="K" in raised)
     elif change:
         text += "; no update was made"
     warnings = tuple(raised.values())
@@ -54,28 +56,33 @@ def _next(
 ) -> tuple[str, tuple[str, ...]]:
     """Return what to change, and the options of it."""
     word = change.word if change else ""
-    if word == "worse" or (ran_off and word != "better"):
+    if word == "worse" or (word != "better" and ran_off):
         return "smaller steps", _set(run, "trainer.policy.learning_rate", 1 / _SMALLER)
     if change is None:
         return (
-            "held-out tasks in the pool (--heldout), run.eval_every and run.eval_tasks above 0",
+            "held-out tasks in the pool (`heldout`), run.eval_every and run.eval_tasks above 0",
             (),
         )
+    if measures.get(HELD_OUT[0], 0.0) >= _CEILING:
+        return "harder tasks (`generate`): nearly every held-out one succeeds", ()
     taught = measures.get("groups/effective", 1.0)
     if taught < _FEW_GROUPS:
         kind = "easier" if measures.get("success", 0.0) < _HARD else "harder"
         why = f"only {taught:.0%} of the groups of the last step had rewards that differ"
         advice = f"{kind} tasks, or more attempts at each: {why}"
         return advice, _set(run, "env_adapter.rollouts", 2)
-    tasks, more = change.pairs_to_tell, ""
-    if word != "better" and tasks and tasks <= _MOST_TASKS:
-        more = f"; about {tasks} held-out tasks (--heldout) would tell this difference"
-    return f"more steps{more}", _set(run, "run.steps", 2)
+    more = (f"--steps {run.steps * 2}",)
+    tasks = change.pairs_to_tell
+    whole = change.pairs >= run.config["run"]["eval_tasks"]  # else the pool has no more of them
+    if word == "better" or not (tasks and tasks <= _MOST_TASKS and whole):
+        return "more steps", more
+    advice = f"more steps; about {tasks} held-out tasks would tell this difference"
+    return advice, (*more, f"--heldout {tasks}")
 
 
 def _set(run: RunState, option: str, times: float) -> tuple[str, ...]:
-    """Return the assignment that multiplies a number of the run's config."""
+    """Return the option of the command line that multiplies a number of the run's config."""
     value: Any = run.config
     for name in option.split("."):
         value = value.get(name, {})
-    return (f"{option}={value * times:.6g}",) if value else ()
+    return (f"--set {option}={value * times:.6g}",) if value else ()

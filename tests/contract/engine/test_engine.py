@@ -129,7 +129,10 @@ async def test_an_answer_ends_with(
     async def asked(most: int) -> Partial:
         prompt = replace(greedy(max_new_tokens=most, **options), stop_ids=(END,))
         sample, pieces = await ask(engine, prompt), await parts(engine, prompt)
-        assert pieces[-1].output() == sample.output
+        last = pieces[-1].output()
+        # what a cache gave is summed in another order
+        assert last.logprobs == pytest.approx(sample.output.logprobs, abs=1e-4)
+        assert last == sample.output.model_copy(update={"logprobs": last.logprobs})
         for before, after in pairwise(pieces):
             assert after.text.startswith(before.text)
         return pieces[-1]
@@ -276,6 +279,10 @@ async def test_it_says_what_it_can_show(engine: Engine, served: Served) -> None:
 async def test_memory_that_was_released_holds_what_is_loaded_after_it_is_back(
     engine: Engine, served: Served
 ) -> None:
+    if served.real and not served.url.startswith(VLLM):  # started without a memory saver
+        with pytest.raises(PolicyError, match="--enable-memory-saver"):
+            await engine.release_memory()
+        return
     before = (await ask(engine, greedy())).output
     await engine.pause("abort")
     await engine.release_memory()

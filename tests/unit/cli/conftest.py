@@ -38,10 +38,12 @@ def run_state(status: str = "running", reason: str = "", **changes: object) -> R
 
 WORSE = Verdict(
     word="worse", text="worse: held-out success fell", warnings=("the policy ran off [far]",), advice="smaller steps",
-    options=("trainer.policy.learning_rate=1e-07",),
+    options=("--set trainer.policy.learning_rate=1e-07",),
 )  # fmt: skip
-"""A verdict, and below it as it is printed, without the command before the options."""
-PRINTED = "worse: held-out success fell\nwarning: the policy ran off [far]\nnext: smaller steps: {} --set trainer.policy.learning_rate=1e-07\n"
+"""A verdict, and below it as it is printed: with the command that began the run, and without."""
+_SHOWN = "worse: held-out success fell\nwarning: the policy ran off [far]\nnext: smaller steps"
+PRINTED = _SHOWN + ": {} --set trainer.policy.learning_rate=1e-07\n"
+FIELDS = _SHOWN + ", with trainer.policy.learning_rate = 1e-07\n"
 POOL = PoolState(
     id="pool-1", name="kitchen", environment="household", created_at=0.0,
     tasks={"train": {"active": 3}}, proposals={"accepted": 1},

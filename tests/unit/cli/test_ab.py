@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from demo.models.tiny_models import TinyShape, build_tiny_model
 from tests.unit.cli.conftest import Services, Triforge, run_state
 from tests.unit.cli.test_train import trained  # noqa: F401  a fixture
+from triforge.algorithms.paired import t_quantile
+from triforge.cli.model_folders import tiny_folder
+from triforge.environments.registry import family
 from triforge.types import Page, RunState
 
 pytestmark = pytest.mark.usefixtures("trained")
@@ -34,7 +39,8 @@ def test_every_arm_is_trained_on_every_seed_and_once(
     configs = [body["config"] for body in submitted(services)]
     runs = [(config["run"]["seed"], config["run"]["steps"]) for config in configs]
     assert runs == [(1, 2), (1, 3), (2, 2), (2, 3)]
-    rates = [config["trainer"]["policy"]["learning_rate"] for config in configs]
+    learners = [config.get("trainer", {}).get("policy", {}) for config in configs]
+    rates = [learner.get("learning_rate") for learner in learners]
     assert [rate == 0.5 for rate in rates] == [False, True, False, True]
     pools = [body["generate"]["seed"] for what, body in services.asked if what == "POST /v1/pools"]
     assert pools == [1, 1, 2, 2]
@@ -45,6 +51,20 @@ def test_every_arm_is_trained_on_every_seed_and_once(
     assert (code, err, len(submitted(services))) == (0, "", 4)
     triforge(*TWO, "--arm", "none", *GIVEN, "--seeds", "2")
     assert len(submitted(services)) == 6  # a new arm is played, the old ones are not
+
+
+def test_arms_share_the_tiny_model_of_small_tasks(
+    triforge: Triforge, services: Services, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    small = family("household").beginner
+    made = tiny_folder("household", small.generate, small.options)
+    build_tiny_model(made, ["put"], shape=TinyShape(hidden=16, layers=1, heads=1))
+    code, _, err = triforge(*TWO, "--model", "tiny", *GIVEN[2:], "--seeds", "1")
+    assert (code, err) == (0, "")
+    paths = [body["config"]["models"]["policy"]["path"] for body in submitted(services)]
+    assert paths == [str(made)] * 2
+    assert [*made.parent.iterdir()] == [made]  # no other was made for the checks
 
 
 def test_a_run_that_did_not_finish_is_gone_on_with(triforge: Triforge, services: Services) -> None:
@@ -116,3 +136,32 @@ def test_the_page_tells_arms_apart_seed_by_seed(triforge: Triforge, tmp_path: Pa
     assert "| hot | +0.235 ± 0.020 | 6.8e-07 | better |" in page
     assert "| hot, sampled | 0.100 ± 0.000 | 0.585 ± " in page
     assert "| 6 | 0.100 run-base6 | 0.360 run-hot6 |" in page
+
+
+def test_few_seeds_have_no_interval_and_a_number_that_would_tell(
+    triforge: Triforge, tmp_path: Path
+) -> None:
+    assert triforge(*TWO, *GIVEN, "--seeds", "1")[0] == 0
+    file = tmp_path / "kept/ab.json"
+    record = json.loads(file.read_text())
+    gains, rates = {1: 0.1, 2: 0.2}, {"base": 0.00052, "hot": 0.5}
+    record["runs"] = [
+        {
+            "arm": arm, "seed": seed, "run": f"run-{arm}{seed}", "seconds": 1.0, "before": {},
+            "after": {"sampled": {"success": 0.1 + (arm == "hot") * gain}},
+            "config": {"trainer": {"policy": {"learning_rate": rates[arm]}}},
+        }
+        for seed, gain in gains.items()
+        for arm in rates
+    ]  # fmt: skip
+    file.write_text(json.dumps(record))
+    code, out, _ = triforge(*TWO, *GIVEN, "--seeds", "2")
+    page = (tmp_path / "kept/ab.md").read_text()
+    assert code == 0
+    assert "| trainer.policy.learning_rate | 0.00052 | 0.5 |" in page
+    assert "| hot | +0.150 ± 0.635 |" in page
+    assert "+0.150" in out
+    assert "±" not in out
+    needed = next(n for n in range(3, 99) if t_quantile(n - 1) * 0.1 / math.sqrt(2 * n) < 0.15)
+    assert f"hot: the same command with --seeds {needed} would tell" in " ".join(out.split())
+    assert f"--seeds {needed} would tell" in page

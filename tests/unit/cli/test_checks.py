@@ -151,3 +151,12 @@ def test_a_system_message_that_the_policy_refuses_is_found_before_a_start(tmp_pa
             demand_shown(folder, *shown, options)
     demand_shown(folder, *prompts(prompt[1:]), {})
     demand_shown(chatml_folder(tmp_path / "other"), *house, {})
+
+
+def test_held_out_tasks_too_few_to_show_a_gain_are_reported() -> None:
+    for heldout, expected in ((16, "16 held-out tasks tell a gain from chance only above about 31 points"), (128, "")):  # fmt: skip
+        reported: list[str] = []
+        body = {"generate": {"count": 4, "heldout": heldout}}
+        check_new_pool("p", body, "household", play=False, tell=reported.append)
+        assert expected in "".join(reported)
+        assert bool(expected) == bool(reported)

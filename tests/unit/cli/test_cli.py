@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,14 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import APIS, PRINTED, WORSE, Services, Triforge, run_state
+from tests.unit.cli.conftest import APIS, FIELDS, WORSE, Services, Triforge, run_state
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.deployment import settings
 from triforge.cli.up import print_policy
-from triforge.cli.watch import SAME
 from triforge.environments.registry import known
 from triforge.errors import ConfigError
-from triforge.supervisor.supervise import LOCK
+from triforge.supervisor.supervise import ADDRESSES, LOCK
 from triforge.types import Event, Page, RunState, WeightsRecord
 
 # ---- up and doctor ----
@@ -38,7 +39,28 @@ def test_a_folder_in_which_one_runs_is_refused_before_its_ports(
     with (tmp_path / "var" / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, _, err = triforge("up", "-c", "none.toml")
+        assert (code, "a deployment is starting in var already" in err) == (1, True)
+        (tmp_path / "var" / ADDRESSES).touch()
+        code, _, err = triforge("up", "-c", "none.toml")
     assert (code, "a deployment runs in var already" in err) == (1, True)
+
+
+def test_one_that_is_starting_is_named_with_its_logs(
+    triforge: Triforge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "var" / "logs").mkdir(parents=True)
+    (tmp_path / "var" / "train.toml").touch()
+    with (tmp_path / "var" / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for asked in (("doctor",), ("run", "show", "run-1"), ("run", "watch", "run-1")):
+            code, out, err = triforge(*asked)
+            assert (
+                "a deployment in var is starting; its logs: triforge logs --follow\n" in out + err
+            )
+            assert code == (asked != ("doctor",))
+    assert "triforge up --config var/train.toml --auto-ports" in triforge("run", "show", "run-1")[2]
 
 
 @pytest.mark.parametrize(("files", "names"), [((), "/v7"), (("adapter_config.json",), "FOLDER")])
@@ -136,7 +158,7 @@ def test_a_run_is_shown_with_its_verdict(
     services.say("GET /v1/runs/run-1", run_state("finished", verdict=WORSE))
     services.tell("run-1")
     code, out, _ = triforge("run", command, "run-1")
-    assert (code, PRINTED.format(SAME) in out) == (0, True)
+    assert (code, FIELDS in out) == (0, True)
 
 
 def test_a_queued_run_says_what_it_waits_for(triforge: Triforge, services: Services) -> None:
@@ -194,7 +216,7 @@ def test_what_a_training_has_left_is_started_again_to_be_looked_at(
         monkeypatch.setenv(f"TRIFORGE_{api}_URL", "http://127.0.0.1:1")
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "train.toml").touch()
-    again = "triforge up --config there/train.toml --state there"
+    again = "triforge up --config there/train.toml --state there --auto-ports"
     for asked in (("run", "show", "run-1"), ("pool", "list")):
         code, _, err = triforge(*asked, "--state", "there")
         assert (code, again in err) == (1, True)
@@ -237,6 +259,30 @@ def test_logs_are_those_of_the_state_folder(triforge: Triforge, tmp_path: Path) 
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[1::3] == ["new of rollout-1", "new of rollout-2"]
+
+
+def test_an_agent_that_is_no_program_begins_no_run(triforge: Triforge, services: Services) -> None:
+    code, _, err = triforge("agent", "run", "--pool", "p", "--", "no-such-program")
+    assert (code, services.asked) == (2, [])
+    assert "no-such-program" in err
+
+
+def test_who_interrupts_agents_is_told_how_to_go_on(triforge: Triforge, services: Services) -> None:
+    services.say("GET /v1/runs/run-1", run_state())
+    services.tell("run-1")
+    services.refuse("POST /v1/sessions", 429, "busy", "no group waits")
+    services.heard["POST /v1/sessions"] = lambda _: os.kill(os.getpid(), signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for jobs
+    try:
+        command = ("agent", "run", "--run", "run-1", "--keep", "--parallel", "1", "--", "sh", "a b")
+        code, out, _ = triforge(*command)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert code == 130
+    assert "triforge run stop run-1" in out
+    again = out.partition("go on with ")[2].partition(", or")[0]
+    assert shlex.split(again)[-5:] == ["--parallel", "1", "--", "sh", "a b"]
+    assert "--keep" in again
 
 
 # ---- addresses ----

@@ -6,8 +6,11 @@ import json
 import os
 import socket
 import sys
+from contextlib import ExitStack, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -172,9 +175,24 @@ def test_a_fresh_machine_has_no_faults(
         monkeypatch.delenv(name)
     (tmp_path / "named").mkdir()
     code, out, _ = triforge("doctor", "--state", "named")
-    assert (code, "none runs in named" in out) == (0, True)
+    assert (code, "no deployment runs in named" in out) == (0, True)
     assert not any((tmp_path / "named").iterdir())
     assert [path.name for path in tmp_path.iterdir()] == ["named"]
+
+
+def test_a_deployment_of_another_folder_is_not_examined(
+    triforge: Triforge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
+        monkeypatch.delenv(name)
+    with ExitStack() as stack:
+        with suppress(OSError):  # a deployment of this machine has the port
+            other = ThreadingHTTPServer(("127.0.0.1", 8004), BaseHTTPRequestHandler)
+            Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
+            stack.enter_context(other)
+            stack.callback(other.shutdown)
+        code, out, _ = triforge("doctor")
+    assert (code, "no deployment runs in var" in out, "service trainer" in out) == (0, True, False)
 
 
 async def test_without_a_deployment_packages_may_be_missing(

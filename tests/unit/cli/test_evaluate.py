@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -127,12 +129,21 @@ def trained(services: Services, *, initial: str = "/w/initial") -> None:
     services.say("GET /v1/runs/old/weights", listed(weights(5), weights(7), weights(8, kept=False)))
 
 
+def test_nothing_is_played_before_every_model_is_known(
+    triforge: Triforge, services: Services
+) -> None:
+    trained(services)
+    code, _, _ = triforge("eval", "kitchen", "--model", "initial", "--model", "nosuch")
+    assert (code, [what for what, _ in services.asked if "POST" in what]) == (1, [])
+
+
 def test_newest_policy_of_the_pool(triforge: Triforge, services: Services, tmp_path: Path) -> None:
     say_ended(services, WON)
     trained(services)
     code, out, err = triforge("eval", "kitchen", "--out", "f.json")
     assert (code, err) == (0, "")
     assert posted(services)["config"]["models"] == {"policy": {"path": "/w/policy/7"}}
+    assert "answers with /w/policy/7 until the next run" in out
     assert out.startswith("evaluating the policy /w/policy/7 (version 7 of old)\n")
     (figures,) = json.loads((tmp_path / "f.json").read_text())["models"]
     assert figures["model"] == {"name": "old:7", "path": "/w/policy/7", "run": "old", "version": 7}
@@ -258,6 +269,9 @@ def test_intervals_of_tasks_that_were_played_several_times_are_those_of_the_trai
     metrics |= {"eval/sampled/low": 0.2, "eval/sampled/high": 0.8}
     wide = held_out([step.model_copy(update={"metrics": metrics})])["sampled"]
     assert (wide["low"], wide["high"]) == (0.2, 0.8)
+    nothing = {"eval/sampled_episodes": 4.0, "eval/sampled_score": 0.5}
+    scored = held_out([step.model_copy(update={"metrics": nothing})])["sampled"]
+    assert (scored["success"], scored["low"], scored["high"]) == (None, None, None)
 
 
 # ---- an endpoint ----
@@ -310,7 +324,7 @@ def test_a_family_is_played_without_a_deployment(
     given = ("--env", "household", "--tasks", "3", "--set", "env_adapter.max_steps=1")
     code, _, err = triforge("eval", *given, "--endpoint", endpoint, "--model", "m", "-o", "f.json")
     assert (code, err) == (0, "")
-    assert {what for what, _ in services.asked} == {"POST /v1/chat/completions"}
+    assert {what for what, _ in services.asked} == {"GET /v1/models", "POST /v1/chat/completions"}
     (found,) = json.loads((tmp_path / "f.json").read_text())["models"]
     assert (found["greedy"]["success"], found["greedy"]["episodes"]) == (0.0, 3)
 
@@ -322,3 +336,15 @@ def test_an_endpoint_that_refuses_everything_is_an_error(
     code, _, err = triforge("eval", "kitchen", "--endpoint", endpoint, "--model", "gpt")
     assert code == 1
     assert "no such key" in err
+
+
+def test_a_dead_endpoint_is_given_up_before_anything_is_played(triforge: Triforge) -> None:
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))  # bound, does not listen
+        url = f"http://127.0.0.1:{port.getsockname()[1]}/v1"
+        started = time.monotonic()
+        given = ("--env", "household", "--tasks", "1", "--model", "m", "--endpoint", url)
+        code, out, err = triforge("eval", *given)
+    assert (code, time.monotonic() - started < 10) == (1, True)
+    assert "no answer to GET /models" in err
+    assert "ssl" not in out + err

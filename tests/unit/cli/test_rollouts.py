@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,14 @@ def answer(
     return tmp_path / "step.parquet"
 
 
+def summary(**changed: Any) -> TrajectorySummary:
+    row = TrajectorySummary(
+        id="g1-00", run_id="run-1", step=3, purpose="train", group_id="g1", task_id="t", task_slot="t", outcome=-1,
+        score=None, length=2, tokens=2, truncated=False, staleness=0, votes=0, vote=None, against=False, advantage=None,
+    )  # fmt: skip
+    return row.model_copy(update=changed)
+
+
 @pytest.mark.usefixtures("export")
 def test_rollouts_are_shown_by_group_with_votes(triforge: Triforge) -> None:
     code, out, _ = triforge("run", "show", "run-1", "--step", "3")
@@ -76,24 +85,40 @@ def test_scores_without_success(triforge: Triforge, services: Services, tmp_path
         update={"played": group.played.model_copy(update={"trajectories": changed})}
     )
     answer(services, tmp_path, [group])
-    lines = triforge("run", "show", "run-1", "--step", "3")[1].splitlines()
-    assert lines[0] == "group g1 (train): mean score 0.200 of 1 measured"
-    assert "  rollout g1-00: score 0.200" in lines
-    assert "  rollout g1-01: not measured: it broke" in lines
+    out = triforge("run", "show", "run-1", "--step", "3")[1]
+    assert out.startswith("group g1 (train): mean score 0.200 of 1 measured\n")
+    assert "  rollout g1-00: score 0.200; votes +1 +1; reward " in out
+    assert "  rollout g1-01: not measured: it broke; votes " in out
 
 
 def test_rollouts_without_a_step_are_shown_with_what_raised(
     triforge: Triforge, services: Services, tmp_path: Path
 ) -> None:
-    lost = TrajectorySummary(
-        id="g1-02", run_id="run-1", step=3, purpose="train", group_id="g1", task_id="t", task_slot="t", outcome=None,
-        score=None, error="KeyError: 'x' (my_reward.py:3)", length=0, tokens=0, truncated=False, staleness=0, votes=0,
-        vote=None, against=False, advantage=None,
-    )  # fmt: skip
+    lost = summary(id="g1-02", outcome=None, error="KeyError: 'x' (my_reward.py:3)", length=0)
     answer(services, tmp_path, [judged(group_task("g1"), [1, -1], [[[1, 1]], [[1, 1]]])], [lost])
     shown = triforge("run", "show", "run-1", "--step", "3")[1]
     assert "1 rollouts were not measured" in shown
     assert "rollout g1-02 (train) of '': KeyError: 'x' (my_reward.py:3)" in shown
+
+
+def test_rollouts_of_a_kind_are_those_of_the_newest_step_with_some(
+    triforge: Triforge, services: Services, tmp_path: Path
+) -> None:
+    alike = [[[], []], [[], []]]  # no votes
+    groups = [judged(group_task("g1"), [1, -1], alike), judged(group_task("g2"), [-1, -1], alike)]
+    found = [summary(id=f"g{group}-01", group_id=f"g{group}", step=9) for group in (1, 2)]
+    answer(services, tmp_path, groups, [*found, summary(id="g0-01", step=8)])
+    code, out, _ = triforge("run", "show", "run-1", "--only", "failure")
+    assert (code, out.splitlines()[0]) == (0, "step 9")
+    assert "group g1 (train): 1 of 2 succeeded" in out  # all of them are counted
+    assert [line.split(":")[0].strip() for line in out.splitlines() if "  rollout" in line] == [
+        "rollout g1-01", "rollout g2-01",
+    ]  # fmt: skip
+    assert "rollout g1-01: failure; reward -1.000; advantage -1.000; trained on" in out
+    assert "votes" not in out
+    answer(services, tmp_path, groups)
+    out = triforge("run", "show", "run-1", "--only", "truncated")[1]
+    assert "no training rollout of run-1 is truncated" in out
 
 
 @pytest.mark.usefixtures("export")

@@ -17,16 +17,23 @@ from safetensors.numpy import save_file
 
 import triforge as library
 from services.env_adapter.pools.creation import PoolMaker
-from tests.unit.cli.conftest import POOL, PRINTED, WORSE, Services, Triforge, run_state
+from tests.unit.cli.conftest import FIELDS, POOL, PRINTED, WORSE, Services, Triforge, run_state
 from tests.unit.cli.test_checks import NO_SYSTEM
 from tests.unit.cli.test_evaluate import weights
 from triforge.cli.model_folders import tiny_folder
+from triforge.cli.started import deployment, others_ended
 from triforge.cli.terminal import program
-from triforge.cli.training import Training, follow, others_ended
-from triforge.cli.watch import SAME
+from triforge.cli.train import follow
+from triforge.cli.training import Training
 from triforge.environments.registry import family
 from triforge.environments.served import ServedFunction
-from triforge.errors import ConfigError, EnvError, TriforgeError, UnavailableError
+from triforge.errors import (
+    ConfigError,
+    EnvError,
+    InputError,
+    TriforgeError,
+    UnavailableError,
+)
 from triforge.store.database import open_database
 from triforge.testing.model_folders import chatml_folder, words_folder
 from triforge.types import (
@@ -81,7 +88,7 @@ def test_train_on_running_deployment(triforge: Triforge, trained: Services, tmp_
     config = bodies["POST /v1/runs"]["config"]
     assert config["models"] == {"policy": {"path": str(tmp_path / "mine")}}
     assert config["algorithm"] == {"preset": "grpo"}
-    assert config["run"] == {"steps": 3, "eval_tasks": 16, "seed": 7}
+    assert config["run"] == {"name": "household-grpo", "steps": 3, "eval_tasks": 16, "seed": 7}
     assert config["adaptation"] == {"controller": "none"}, "no rewriter was named"
     for text in (GRPO, "0.250", "0.500", "/w/policy/7"):
         assert text in out
@@ -102,6 +109,41 @@ def test_train_says_what_the_deployment_sets(triforge: Triforge, trained: Servic
 def test_train_says_where_its_dashboard_is(triforge: Triforge, trained: Services) -> None:
     _, out, _ = triforge(*ASKED, "--model", ".")
     assert f"dashboard: {trained.url}/runs/run-1" in out
+
+
+def test_a_pool_that_the_running_deployment_cannot_play_is_refused_before_the_model(
+    trained: Services, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(mine)
+    monkeypatch.setenv("TRIFORGE_TRAINER_URL", trained.url)
+    (mine / "up.toml").write_text('[env_adapter.options]\nwording = "terse"\n')
+    (mine / "var").mkdir()
+    (mine / "var" / "addresses.json").write_text(json.dumps({"config": str(mine / "up.toml")}))
+    with pytest.raises(ConfigError, match=r"cannot be played.* wording(.|\n)* --state"):
+        library.train(**PROMPTS | {"model": "tiny"})
+    assert [what for what, _ in trained.asked] == ["GET /readyz"]
+
+
+def test_the_document_of_a_deployment_has_no_options_of_a_new_pool(mine: Path) -> None:
+    given = {"model": "model", "overrides": {"env_adapter": {"options": {"wording": "terse"}}}}
+    new = Training(env="household", options={"horizon": 9}, **given)
+    document = new.without_models()
+    options = {"horizon": 9, "wording": "terse"}
+    assert new.request(document)[1]["options"] == options, "evaluations play them, too"
+    served = new.of_deployment(document)
+    assert ("options" in served["env_adapter"], "name" in served["run"]) == (False, False)
+    old = Training(pool="kitchen", **given)
+    assert old.of_deployment(old.without_models())["env_adapter"]["options"]
+    assert document["env_adapter"]["options"] == options
+
+
+@pytest.mark.parametrize("given", [{"steps": 14}, {"overrides": {"run": {"steps": 14}}}])
+def test_a_resumed_run_takes_no_other_options(
+    trained: Services, tmp_path: Path, given: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match=r"--resume: given with .* --model FOLDER"):
+        library.train(resume="run-1", state=tmp_path, **given)
+    assert trained.asked == []
 
 
 def test_python_trains_as_the_command_does(trained: Services, tmp_path: Path) -> None:
@@ -157,6 +199,7 @@ def test_python_takes_rows_and_a_function_of_its_own(
     (tmp_path / "state" / "train.toml").touch()
     with pytest.raises(EnvError, match="resume the run where the function is"):
         library.train(resume="run-1", state=tmp_path / "state")
+    assert library.train(resume="run-1", reward=score, state=tmp_path / "state").run.id == "run-1"
 
 
 REWARD = """
@@ -202,7 +245,7 @@ PROMPTS = {
         ({"tasks": 4, "overrides": {"run": {"groups_per_step": 5}}}, "has 4 training tasks"),
         ({"overrides": {"run": {"stps": 5}}}, "run.stps: unknown field"),
         ({"preset": "gpro"}, "algorithm.preset: given 'gpro'"),
-        ({"overrides": {"env_adapter": {"options": {"tries": 3}}}}, "cannot be played"),
+        ({"overrides": {"env_adapter": {"options": {"tries": 3}}}}, "options: field tries"),
         ({"overrides": {"models": {"policy": {"path": "nowhere"}}}, "model": ""}, "nowhere"),
         ({"file": "tasks.jsonl", "env": "household"}, "line 1"),
     ],
@@ -248,7 +291,7 @@ def kept(mine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"pool": "chicken"}, "pool 'chicken' does not exist in var"),
         ({"options": {"tries": 3}}, "the pool 'kitchen' cannot be played: household options: field tries"),
         ({"overrides": {"run": {"groups_per_step": 5}}}, "the pool 'kitchen' has 4 training tasks"),
-        ({"resume": "run-77"}, "run 'run-77' does not exist in var"),
+        ({"resume": "run-77", "model": "", "pool": "", "preset": ""}, "run 'run-77' does not exist in var"),
         ({"state": "elsewhere"}, "pool 'kitchen' does not exist in elsewhere"),
         ({"model": "nowhere"}, "models.policy: given 'nowhere'"),
     ],
@@ -267,6 +310,16 @@ def test_a_kept_pool_whose_system_message_the_policy_refuses_is_found(kept: Path
     with pytest.raises(ConfigError, match="takes no system message"):
         library.train("chatml", pool="kitchen", preset="grpo", options=options)
     assert not (kept / "var" / "logs").exists(), "nothing was started"
+
+
+def test_a_folder_without_weights_is_refused_before_it_has_a_learning_rate(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(mine)
+    (mine / "model" / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="holds no safetensors file"):
+        library.train(**PROMPTS)
+    assert "learning rate" not in capsys.readouterr().out
 
 
 def test_pool_is_checked_before_the_model(trained: Services, tmp_path: Path) -> None:
@@ -312,6 +365,34 @@ def test_a_model_that_cannot_be_loaded_is_refused_before_the_services_start(
     assert not (mine / "var" / "logs").exists(), "nothing was started"
 
 
+@pytest.mark.parametrize("broker", ["exit 3", "exec sleep 60"])
+async def test_a_start_that_fails_leaves_the_document_of_the_last_training(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, broker: str
+) -> None:
+    (mine / "var").mkdir()
+    (mine / "var" / "train.toml").write_text("# the last\n")
+    (mine / "valkey-server").write_text(f"#!/bin/sh\n{broker}\n")
+    (mine / "valkey-server").chmod(0o755)
+    monkeypatch.setenv("PATH", str(mine), prepend=":")
+    document = {
+        "adaptation": {"controller": "none"}, "algorithm": {"preset": "grpo"}, "models": {"policy": {"path": str(mine / "model")}},
+    }  # fmt: skip
+    reported: list[str] = []
+
+    async def start() -> None:
+        async with deployment(document, mine / "var", reported.append):
+            raise AssertionError
+
+    starting, interrupted = asyncio.create_task(start()), "sleep" in broker
+    await asyncio.sleep(0)  # until it waits for the broker
+    if interrupted:
+        starting.cancel()
+    with pytest.raises(asyncio.CancelledError if interrupted else UnavailableError):
+        await starting
+    assert (mine / "var" / "train.toml").read_text() == "# the last\n"
+    assert ("stopped before a run was made" in reported) == interrupted
+
+
 @pytest.mark.parametrize(
     ("rows", "asked", "counts"),
     [
@@ -327,6 +408,17 @@ def test_a_file_is_taken_whole_unless_a_number_is_asked_for(
     data = tmp_path / "rows.jsonl"
     data.write_text('{"prompt": "x"}\n\n' * rows)
     assert Training(generate={"data": str(data)}, **asked).counts() == counts
+
+
+@pytest.mark.usefixtures("trained")
+def test_the_command_that_serves_the_pages_again_says_where_they_are(
+    triforge: Triforge, tmp_path: Path
+) -> None:
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var/train.toml").touch()  # the deployment has ended
+    out = triforge(*ASKED, "--model", ".")[1]
+    assert "triforge up --config var/train.toml --auto-ports\n" in out
+    assert ":8005" not in out  # its address depends on how it is started
 
 
 def test_tiny_model_depends_on_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +451,54 @@ def test_a_training_ends_with_its_verdict_and_the_command_to_try(
     (tmp_path / "var").mkdir()
     (tmp_path / "var" / "train.toml").touch()
     _, out, _ = triforge("train", "--resume", "run-1")
-    assert PRINTED.format(SAME) in out
+    assert FIELDS in out
+
+
+@pytest.mark.parametrize(
+    ("given", "printed"),
+    [
+        (("--steps", "3", "--set", "run.steps=6", "--set=run.seed=1"), "--set run.seed=1 --steps 12 --heldout 300"),
+        (("--heldout=9", "--seed", "2", "--set", "run.eval_tasks=9"), "--seed 2 --steps 12 --heldout 300"),
+        (("--steps=3", "--data", "rows.csv"), "--data rows.csv --steps 12"),
+    ],
+)  # fmt: skip
+def test_the_command_to_try_replaces_what_was_given(
+    triforge: Triforge, trained: Services, given: tuple[str, ...], printed: str
+) -> None:
+    verdict = WORSE.model_copy(update={"options": ("--steps 12", "--heldout 300")})
+    trained.say("GET /v1/runs/run-1", run_state("finished", verdict=verdict))
+    _, out, _ = triforge(*ASKED, "--model", ".", *given)
+    own = " ".join(word for word in ASKED if word not in ("--steps", "3"))
+    assert f"next: smaller steps: {program()} {own} --model . {printed}\n" in out
+
+
+def test_without_the_command_the_fields_to_change_are_named(
+    triforge: Triforge, services: Services
+) -> None:
+    verdict = WORSE.model_copy(update={"options": ("--steps 12", "--heldout 300")})
+    services.say("GET /v1/runs/run-1", run_state("finished", verdict=verdict))
+    _, out, _ = triforge("run", "show", "run-1")
+    assert "next: smaller steps, with run.steps = 12\n" in out, (
+        "a pool that exists has no more tasks"
+    )
+
+
+def test_a_result_is_shown_in_a_few_lines(trained: Services, tmp_path: Path) -> None:
+    trained.say("GET /v1/runs/run-1", run_state("finished", verdict=WORSE))
+    shown = repr(library.train(tmp_path, "household", preset="grpo", state=tmp_path / "state"))
+    assert len(shown) < 400
+    for text in ("run-1", WORSE.text, "0.250", "0.500", "/w/policy/7"):
+        assert text in shown
+
+
+def test_from_python_the_verdict_is_printed_and_returned(
+    trained: Services, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    trained.say("GET /v1/runs/run-1", run_state("finished", verdict=WORSE))
+    result = library.train(".", "household", preset="grpo")
+    assert result.verdict == WORSE
+    assert capsys.readouterr().out.count(WORSE.text) == 1
 
 
 def test_end_names_next_commands(triforge: Triforge, trained: Services, tmp_path: Path) -> None:
@@ -369,7 +508,7 @@ def test_end_names_next_commands(triforge: Triforge, trained: Services, tmp_path
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "train.toml").touch()  # as a deployment leaves it that has ended
     _, out, _ = triforge(*ASKED, "--model", ".", "--state", "there")
-    assert f"{up} there/train.toml --state there" in out
+    assert f"{up} there/train.toml --state there --auto-ports" in out
     assert look in out
 
 

@@ -42,6 +42,10 @@ def own(tmp_path: Path, empty_store: Path) -> Iterator[RecordedRun]:
 
 @pytest.fixture(scope="module")
 def trainer(recorded: RecordedRun) -> httpx.ASGITransport:
+    return trainer_of(recorded)
+
+
+def trainer_of(recorded: RecordedRun) -> httpx.ASGITransport:
     """The trainer's routes; nothing here asks env_adapter or Redis."""
     nothing: Any = None
     runs = Runs(

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from services.dashboard.__main__ import _tell
 from services.dashboard.apis import Apis
-from services.dashboard.folder import pages_of, write
+from services.dashboard.folder import demand_new, pages_of, write
 from tests.unit.dashboard.recorded_run import EVIL, RecordedRun
 from triforge.errors import InputError, TriforgeError
 
@@ -26,8 +27,10 @@ async def apis(trainer: httpx.ASGITransport) -> AsyncIterator[Apis]:
 
 async def test_links_lead_to_files(apis: Apis, recorded: RecordedRun, tmp_path: Path) -> None:
     target = tmp_path / "sent"
-    write(await pages_of(apis, "", recorded.run_id, 1000), target)
+    counted: list[int] = []
+    write(await pages_of(apis, "", recorded.run_id, 1000, counted.append), target)
     pages = sorted(target.rglob("*.html"))
+    assert counted == [50]
     linked = {target / "index.html"}
     for page in pages:
         text = page.read_text(encoding="utf-8")
@@ -49,7 +52,7 @@ async def test_links_lead_to_files(apis: Apis, recorded: RecordedRun, tmp_path: 
     assert EVIL not in shown
     assert (target / rollout / "tokens.html").is_file()
     with pytest.raises(InputError, match="--html"):
-        write({}, target)
+        demand_new(target)
     with pytest.raises(TriforgeError, match="does not exist"):
         await pages_of(apis, "", "run-nowhere", 10)
 
@@ -79,3 +82,9 @@ async def test_a_group_that_is_begun_is_whole_and_no_link_leads_nowhere(
         anchors = re.findall(r"<a\b[^>]*>", files[name].decode())
         assert all("href=" in anchor for anchor in anchors), name
     assert "A copy with 4 rollouts" in files["index.html"].decode()
+
+
+def test_progress_in_a_file_has_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    _tell(50)
+    _tell(100)
+    assert capsys.readouterr().out == "50 pages\n100 pages\n"

@@ -22,6 +22,10 @@ async def test_filters_in_the_address(pages: httpx.AsyncClient, recorded: Record
     text = (await pages.get(path, params={"sort": "-step"})).text
     assert "18 rollouts" in text
     assert text.count('<th scope="row" class="id">') == 18
+    address, count = re.findall(r'18 rollouts, <a href="([^"]*)">(\d+) of training tasks', text)[0]
+    training = (await pages.get(path + address.replace("&amp;", "&"))).text
+    assert (0 < int(count) < 18, f"{count} rollouts" in training) == (True, True)
+    assert "of training tasks" not in training
     found = await pages.get(
         path, params={"step": "1", "against": "true", "kind": "", "search": " "}
     )

@@ -9,7 +9,7 @@ import pytest
 
 from demo.prepare import clear
 from demo.report import rows, write_report
-from triforge.cli.training import Trained
+from triforge.cli.train import Trained
 from triforge.errors import ConfigError
 from triforge.types import PoolState, RunState, RunStep, Verdict
 

@@ -259,6 +259,9 @@ def test_rows_that_repeat_others_are_reported_and_cost_nothing(tmp_path: Path) -
         assert checked.splits == {"train": 48, "heldout": 12}
         for reported in ("20 of 80", "60 different", "50 of them"):
             assert reported in checked.summary
+    with CheckedTasks() as checked:
+        generate(FAMILY, spec.model_copy(update={"count": 40, "heldout": 10}), checked)
+        assert checked.summary == "", "as many different ones as asked for"
     exact = spec.model_copy(update={"at_most": False})
     with CheckedTasks() as checked, pytest.raises(InputError, match="20 of 80 tasks repeat"):
         generate(FAMILY, exact, checked)

@@ -26,6 +26,9 @@ QWEN3 = {
     "0.6B": ModelShape(
         layers=28, hidden=1024, inner=3072, heads=16, key_heads=8, head_dim=128, vocabulary=151_936, tied=True, normed_heads=True
     ),
+    "1.7B": ModelShape(
+        layers=28, hidden=2048, inner=6144, heads=16, key_heads=8, head_dim=128, vocabulary=151_936, tied=True, normed_heads=True
+    ),
     "4B": ModelShape(
         layers=36, hidden=2560, inner=9728, heads=32, key_heads=8, head_dim=128, vocabulary=151_936, tied=True, normed_heads=True
     ),

@@ -87,6 +87,21 @@ def test_an_url_that_names_no_place_is_refused_and_a_folder_may_have_a_hash_in_i
     assert ArtifactStore(str(tmp_path / "a#b")).local_path("c") == tmp_path / "a#b/c"
 
 
+def test_versions_may_be_in_memory_and_the_rest_in_a_local_folder(tmp_path):
+    disk, memory = tmp_path / "disk", tmp_path / "memory"
+    store = ArtifactStore(f"{disk}#{memory}")
+    assert store.in_memory
+    assert store.local_path("weights/r") == memory / "weights/r"
+    assert store.local_path("checkpoints/r") == disk / "checkpoints/r"
+    assert store.write("rows/a", b"x") == str(disk / "rows/a")
+    store.try_out()
+    assert memory.is_dir()
+    memory.rmdir()
+    memory.write_text("")
+    with pytest.raises(StorageError, match="a file has the name of a folder"):
+        store.try_out()
+
+
 class _AwayError(Exception):
     """An error of a driver that raises no OSError."""
 

@@ -17,6 +17,7 @@ from triforge.supervisor.ports import check_port
 
 SHAPE = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 256,
+    "max_position_embeddings": 4096, "tie_word_embeddings": False, "head_dim": 32,
 }  # fmt: skip
 
 

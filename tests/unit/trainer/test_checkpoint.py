@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,39 @@ def test_checkpoints_follow_their_cadence_and_hold_the_weights_that_they_need(
     run.trainer = BatchTrainer(run.store)
     learner = run.versions.start_of(run.batch(8, "none"))
     assert learner.counters.updates == 4 * 7, "from step 4 on"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_run_goes_on_when_the_memory_with_its_versions_is_empty(
+    dtype: str, tmp_path: Path, model_folder: Path, make_batch: MakeBatch
+):
+    def begin(name: str) -> Cadence:
+        store = ArtifactStore(f"{tmp_path / name}#{tmp_path / name}-memory")
+        return Cadence(model_folder, partial(make_batch, publish_dtype=dtype), store)
+
+    straight, run = begin("straight"), begin("run")
+    kinds = ("none", "after", "none", "after", "none")
+    straight.play(1, *kinds, "before")
+    run.play(1, *kinds)
+    run.trainer.close()
+    copies = tmp_path / "run" / "weights" / "run" / "policy"
+    assert versions(copies) == [VERSION + 2, VERSION + 4], "those with a checkpoint"
+    shutil.rmtree(tmp_path / "run-memory")
+    run.trainer = BatchTrainer(run.store)
+    run.play(6, "before")
+    assert run.weights(6) == straight.weights(6)
+    assert not run.versions.passed_over
+    assert versions(copies) == [VERSION + 4, VERSION + 6], "old copies go"
+    verify_manifest(copies / f"v{VERSION + 6:06d}")
+
+
+def test_pinned_versions_have_a_copy_too(tmp_path: Path, model_folder: Path, make_batch: MakeBatch):
+    store = ArtifactStore(f"{tmp_path / 'disk'}#{tmp_path / 'memory'}")
+    run = Cadence(model_folder, partial(make_batch, pinned=(VERSION + 1,)), store)
+    run.play(1, "none", "none", "none", "none")
+    run.trainer.close()
+    assert versions(tmp_path / "disk" / "weights" / "run" / "policy") == [VERSION + 1]
+    assert versions(run.versions.weights) == [VERSION + n for n in (1, 3, 4)]
 
 
 def test_versions_whose_rows_are_lost_too_are_passed_over(cadence: Callable[[str], Cadence]):

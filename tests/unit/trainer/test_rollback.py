@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from services.trainer.learner.checkpoint import CheckpointStore
 from services.trainer.learner.learner import Learner
 from services.trainer.loop.engines import Engines
 from services.trainer.runs.rollback import RunRollback, roll_back
+from services.trainer.runs.routes import weights
 from services.trainer.runs.runs import Runs
 from services.trainer.runs.store import RunStore
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
@@ -81,12 +83,14 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, model_folder: Path, make_batch: MakeBatch) -> Scene:
+def scene(
+    request: pytest.FixtureRequest, tmp_path: Path, model_folder: Path, make_batch: MakeBatch
+) -> Scene:
     store = RunStore(open_database(f"sqlite:///{tmp_path / 'runs.sqlite'}"))
     run = store.create(
         name="run", pool_id="pool", config={"run": {"steps": 9}, "methods": {"rloop": {}}}
     )
-    artifacts = ArtifactStore(str(tmp_path / "artifacts"))
+    artifacts = ArtifactStore(getattr(request, "param", "{}/artifacts").format(tmp_path))
     checkpoints = CheckpointStore(artifacts, run.id, "policy")
     paths = {"policy": str(model_folder), "reward": str(model_folder)}
     state = {"paths": paths, "base": {"policy": VERSION, "reward": VERSION}}
@@ -160,6 +164,18 @@ async def test_a_version_that_is_damaged_or_gone_is_named(scene: Scene) -> None:
     with pytest.raises(WeightsError, match=r"run.keep_checkpoints says how many"):
         await scene.back(SECOND)
     assert scene.store.get(scene.run.id).policy_version == SECOND
+
+
+@pytest.mark.parametrize("scene", ["{0}/artifacts#{0}/memory"], indirect=True)
+async def test_versions_of_a_lost_memory_come_from_their_copies(scene: Scene) -> None:
+    shutil.rmtree(scene.checkpoints.weights)
+    await scene.back(FIRST)
+    row = scene.rows()[SECOND + 1]
+    assert verify_manifest(Path(row.uri)) == row.digest
+    listed = {one.version: one for one in weights(scene.run.id, scene.runs).items}
+    disk = f"{scene.artifacts.root}/weights/{scene.run.id}/policy"
+    assert listed[SECOND + 1].uri == f"{disk}/v{SECOND + 1:06d}"
+    assert all(one.kept for one in listed.values())
 
 
 LOOPS = {"loop": 1, "first": SECOND}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,25 @@ def test_held_out_conversations_are_measured_and_not_trained_on(model_folder: Pa
     assert report["eval"][-1][1] < report["eval"][0][1]
     assert report["eval"][-1][2] > report["eval"][0][2]
     assert json.loads(json.dumps(report)) == report
+
+
+def test_the_model_of_the_best_measurement_is_written_and_soon_after_it_the_job_ends(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    words = ("ok", "fail", "egg", "go", "take")
+    chats = [
+        {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]}
+        for asked, answer in zip(words, words[1:] + words[:1], strict=True)
+    ]
+    data = lines(
+        tmp_path / "d", *chats
+    )  # what is learned by heart helps with no other conversation
+    options = {"eval_share": 0.4, "learning_rate": 2e-2, "eval_every": 2}
+    report = job(model_folder, data, steps=400, **options).run(tmp_path / "out")
+    best, loss, _ = min(report["eval"], key=itemgetter(1))
+    assert 0 < best <= report["steps"] - 6 < 200
+    written = job(tmp_path / "out", data, steps=1, **options).run(tmp_path / "again")
+    assert written["eval"][0][1] == pytest.approx(loss, abs=1e-5)
 
 
 def test_conversations_that_ask_the_same_are_held_out_together_or_not_at_all(

@@ -105,7 +105,7 @@ def made(folder: Path, family: str) -> tuple[list[list[str]], set[str]]:
 
 def test_the_best_random_episodes_are_imitated_where_actions_are_listed(tmp_path: Path) -> None:
     chats, words = made(tmp_path, "CLIMBS")
-    assert chats == [["up"] * 4] * 128
+    assert chats == [["up"] * 4] * 256
     assert words == {"Climb.", "at", "up", "down", *map(str, range(-4, 5))}, (
         "no seed of a task is a word"
     )

@@ -41,13 +41,17 @@ def judge(
 @pytest.mark.parametrize(
     ("last", "word", "options"),
     [
-        (gained(0.01, 0.2), "better", ("run.steps=60",)),
-        (gained(0.01, 0.2) | {"policy/kl_k3": 3.0}, "better", ("run.steps=60",)),
-        (gained(-0.2, -0.01), "worse", ("trainer.policy.learning_rate=2e-07",)),
-        (gained(-0.1, 0.1), "undecided", ("run.steps=60",)),
-        (gained(-0.1, 0.12) | {"policy/kl_k3": 3.0}, "undecided", ("trainer.policy.learning_rate=2e-07",)),
-        (gained(-0.1, 0.12) | {"groups/effective": 0.1}, "undecided", ("env_adapter.rollouts=16",)),
-        (SUCCESS | {"policy/kl_k3": 3.0}, "not measured", ("trainer.policy.learning_rate=2e-07",)),
+        (gained(0.01, 0.2), "better", ("--steps 60",)),
+        (gained(0.01, 0.2) | {"policy/kl_k3": 3.0}, "better", ("--steps 60",)),
+        (gained(0.01, 0.2) | {"eval/sampled": 1.0}, "better", ()),
+        (gained(-0.1, 0.08) | {"eval/sampled": 0.98}, "undecided", ()),
+        (gained(-0.2, -0.01), "worse", ("--set trainer.policy.learning_rate=2e-07",)),
+        (gained(-0.1, 0.1), "undecided", ("--steps 60",)),
+        (gained(-0.05, 0.15), "undecided", ("--steps 60", "--heldout 257")),
+        (gained(-0.15, 0.05), "undecided", ("--steps 60", "--heldout 257")),  # a fall may be chance
+        (gained(-0.1, 0.12) | {"policy/kl_k3": 3.0}, "undecided", ("--set trainer.policy.learning_rate=2e-07",)),
+        (gained(-0.1, 0.12) | {"groups/effective": 0.1}, "undecided", ("--set env_adapter.rollouts=16",)),
+        (SUCCESS | {"policy/kl_k3": 3.0}, "not measured", ("--set trainer.policy.learning_rate=2e-07",)),
         (SUCCESS, "not measured", ()),
     ],
 )  # fmt: skip
@@ -112,7 +116,11 @@ def held_out(*scores: float) -> list[JudgedGroup]:
 
 
 def test_a_mean_of_scores_that_are_never_negative_has_no_interval_below_0() -> None:
-    found = mode_measures("eval/sampled", held_out(0.0, 0.0, 0.0, 0.0, 1.0))
-    assert (found["eval/sampled_score"], found["eval/sampled_score/low"]) == (0.2, 0.0)
+    found = mode_measures("eval/sampled", held_out(0.0, 0.0, 0.0, 0.0, 2.0))
+    assert (found["eval/sampled_score"], found["eval/sampled_score/low"]) == (0.4, 0.0)
+    shares = mode_measures("eval/sampled", held_out(1.0, 1.0, 1.0, 1.0))
+    assert 0.5 < shares["eval/sampled_score/low"] < shares["eval/sampled_score/high"] == 1.0
+    even = mode_measures("eval/sampled", held_out(0.5, 0.5, 0.5, 0.5))
+    assert "eval/sampled_score/low" not in even, "equal scores do not tell how much they vary"
     below = mode_measures("eval/sampled", held_out(-0.1, 0.0, 0.0, 0.0, 1.0))
     assert below["eval/sampled_score/low"] < 0.0
