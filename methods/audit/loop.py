@@ -16,12 +16,23 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from methods.audit.labelled import SIGNS, answers, audited, errors, right_share, rows, scaled
+from methods.audit.climbing import STEPS, climbing, entry
+from methods.audit.labelled import (
+    SIGNS,
+    Audited,
+    answers,
+    audited,
+    errors,
+    right_share,
+    rows,
+    scaled,
+)
 from methods.audit.options import AuditOptions
 from methods.audit.promotion import compare
 from services.reward.scorers.votes import score
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.hooks import LoopHooks, Measures, MethodContext
+from services.trainer.loop.measures import success_rate
 from services.trainer.runs.rollback import Versions
 from triforge.algorithms.judge_targets.label import draw
 from triforge.event_loop import together
@@ -61,12 +72,23 @@ class Audit(LoopHooks):
         super().__init__(run, options)
         run.notes.setdefault("answers", {})  # tokens of a vote, by its value
         run.notes.setdefault("right", {})  # by anchor, of the version in use
+        run.notes.setdefault("steps", [])  # what the alarm reads
+        run.notes.setdefault(
+            "trust", {}
+        )  # share of `lam` that the votes weigh, by the step that it was measured in
         self._standing: WeightsState | None = None
         self._measures: Measures = {}
+        self._trains = run.config.algorithm.resolved.train_reward_model
 
     async def begin(self, step: int, versions: Mapping[TrainedRole, int]) -> None:
         """Remember the version that the step is judged by."""
-        self._standing = await self.run.parts.apis["reward"].weights()
+        if self._trains:
+            self._standing = await self.run.parts.apis["reward"].weights()
+
+    def trust(self, step: int) -> float:
+        """Return 0 while the policy climbs the judge's errors, else 1, or the judge's competence (`by_competence`)."""
+        earlier = [int(number) for number in self.run.notes["trust"] if int(number) < step]
+        return float(self.run.notes["trust"][str(max(earlier))]) if earlier else 1.0
 
     async def more_samples(
         self, step: int, groups: Sequence[JudgedGroup], samples: Samples
@@ -78,14 +100,17 @@ class Audit(LoopHooks):
         for value, ids in answers(groups).items():
             answered.setdefault(str(value), list(ids))
         known = {sign: tuple(answered.get(str(sign), ())) for sign in SIGNS}
+        self._measures = errors(found) | self._watch(step, groups, found)
+        if not self._trains:
+            return []
         anchors = [one for one in found if one.anchor]
-        taught = rows([one for one in found if not one.anchor], known)
+        taught = rows([one for one in found if not one.anchor], known, even=self.options.even_sides)
         held = [
             _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, _index(a)), right=a.right or 0.0)
             for a in anchors
         ]  # fmt: skip
         samples.rows["reward"] = await asyncio.to_thread(self._keep, step, taught, held)
-        self._measures = errors(found) | {
+        self._measures |= {
             "audit/rollouts": float(len(found)),
             "audit/labels": float(len(taught)),
             "audit/rows": float(len(samples.rows["reward"])),
@@ -107,6 +132,8 @@ class Audit(LoopHooks):
 
     async def after_step(self, step: int, measures: Mapping[str, float]) -> Measures:
         """Have a new version judge the anchors; one that judges worse than the version before goes back to it."""
+        if not self._trains:
+            return {}
         api, before = self.run.parts.apis["reward"], self._standing
         anchors = await asyncio.to_thread(self._anchors, step)
         if before is None or not anchors:
@@ -147,6 +174,25 @@ class Audit(LoopHooks):
             "audit/anchors_right": mean, "audit/anchors_right_before": earlier, "audit/worse": float(result.worse),
             "audit/better": float(result.better), "audit/refused": float(refused),
         }  # fmt: skip
+
+    def _watch(
+        self, step: int, groups: Sequence[JudgedGroup], found: Sequence[Audited]
+    ) -> Measures:
+        """Note what the alarm reads of the step, and how much the votes of the next one weigh."""
+        notes = self.run.notes
+        kept = [e for e in notes["steps"] if e[0] < step][-(STEPS - 1) :]
+        played = [g for g in groups if g.played.group.purpose == "train"]
+        notes["steps"] = [*kept, entry(step, success_rate(played), found)]
+        praise = climbing(notes["steps"])
+        trust = 1.0
+        if praise is not None:
+            trust = 0.0
+        elif self.options.by_competence:
+            balanced = errors(found).get("audit/balanced")
+            trust = self.trust(step) if balanced is None else max(0.0, 2.0 * balanced - 1.0)
+        notes["trust"] = {str(step - 1): self.trust(step), str(step): trust}
+        alarm = {} if praise is None else {"judge/alarm/praise": praise}
+        return {"audit/trust": self.trust(step)} | alarm
 
     # ---- files ----
 

@@ -61,6 +61,10 @@ class LoopHooks:
         """Return whether training tasks are played for the step. It is asked when they are due: with a staleness bound, steps ahead."""
         return True
 
+    def trust(self, step: int) -> float:  # noqa: ARG002
+        """Return the share of `lam` that the votes weigh in the step, 0 to 1; those of several methods are multiplied."""
+        return 1.0
+
     async def more_groups(self, step: int, groups: Sequence[JudgedGroup]) -> list[GroupTask]:  # noqa: ARG002
         """Return tasks to play in addition to the step's groups, or to the groups of an evaluation (purpose `evaluate`)."""
         return []
@@ -176,6 +180,14 @@ class Methods:
             with _errors_of(hooks, "plays"):
                 play = play and hooks.plays(step)
         return play
+
+    def trust(self, step: int) -> float:
+        """Return the share of `lam` that the votes weigh in the step."""
+        share = 1.0
+        for hooks in self._hooks:
+            with _errors_of(hooks, "trust"):
+                share *= hooks.trust(step)
+        return share
 
     async def more_groups(self, step: int, groups: Sequence[JudgedGroup]) -> list[GroupTask]:
         """Return the tasks to play in addition to these groups."""

@@ -43,6 +43,7 @@ from services.trainer.loop.measures import (
 from services.trainer.loop.parts import Parts, StopRequested, clean_up, seldom
 from services.trainer.loop.run_record import RunRecord
 from services.trainer.loop.task_source import TaskSource
+from triforge.algorithms.schedules import vote_share
 from triforge.config import RunConfig
 from triforge.environments.trainable import demand_known_success
 from triforge.telemetry import about, tracing
@@ -128,7 +129,8 @@ class TrainLoop:
         measures: dict[str, float] = {}
         with tracing.span("step"):
             trust = self._votes.trust(step)
-            options = SampleOptions.of(self._config, step, self._engines.versions, trust)
+            share = vote_share(step, self._algorithm.vote_steps) * self._methods.trust(step)
+            options = SampleOptions.of(self._config, step, self._engines.versions, trust, share)
             with phase("play", measures):
                 rounds = self._collector.window.open_rounds()
                 playing = await self._tasks.plan(filter(self._methods.plays, rounds))
