@@ -3,8 +3,7 @@
     play ─► audited rollouts ─► rows, with those of earlier steps ─► train, publish ─► anchors judged by the new version ─► refused?
 
 A refused version serves no vote: before the next step the run goes back to the one before, whose optimiser state the learner goes
-on from, as after a rollback by a person. The first version cannot be refused, because the model that a run begins with has no
-checkpoint to go back to. A repeated step gives the same: rows and anchors of a step are files that are written again.
+on from, as after a rollback by a person. A repeated step gives the same: rows and anchors of a step are files that are written again.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from services.reward.scorers.votes import score
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.hooks import LoopHooks, Measures, MethodContext
 from services.trainer.loop.measures import success_rate
-from services.trainer.runs.rollback import Versions
 from triforge.algorithms.judge_targets.label import draw
 from triforge.event_loop import together
 from triforge.rollout.episode import judge_task
@@ -45,8 +43,6 @@ from triforge.types import (
     TrainedRole,
     TrainRow,
     Trajectory,
-    WeightsState,
-    WeightsUpdate,
 )
 
 log = logging.getLogger(__name__)
@@ -76,14 +72,13 @@ class Audit(LoopHooks):
         run.notes.setdefault(
             "trust", {}
         )  # share of `lam` that the votes weigh, by the step that it was measured in
-        self._standing: WeightsState | None = None
+        self._standing = 0
         self._measures: Measures = {}
         self._trains = run.config.algorithm.resolved.train_reward_model
 
     async def begin(self, step: int, versions: Mapping[TrainedRole, int]) -> None:
         """Remember the version that the step is judged by."""
-        if self._trains:
-            self._standing = await self.run.parts.apis["reward"].weights()
+        self._standing = versions.get("reward", 0)
 
     def trust(self, step: int) -> float:
         """Return 0 while the policy climbs the judge's errors, else 1, or the judge's competence (`by_competence`)."""
@@ -136,12 +131,12 @@ class Audit(LoopHooks):
             return {}
         api, before = self.run.parts.apis["reward"], self._standing
         anchors = await asyncio.to_thread(self._anchors, step)
-        if before is None or not anchors:
+        if not anchors:
             return {"audit/anchors": 0.0}
         standing = {a.trajectory.id: a.right for a in anchors} | self.run.notes["right"]
-        now = await api.weights()
+        now = (await api.weights()).version
         found = {"audit/anchors": float(len(anchors))}
-        if now.version == before.version:
+        if now == before:
             self.run.notes["right"] = {a.trajectory.id: standing[a.trajectory.id] for a in anchors}
             return found
         votes = await together(score(a.trajectory, a.task, api.generate_many) for a in anchors)
@@ -150,22 +145,13 @@ class Audit(LoopHooks):
             for a, cast in zip(anchors, votes, strict=True)
         }
         result = compare(standing, shares)
-        folders = Versions(
-            self.run.parts.store, self.run.parts.artifacts, self.run.run_id, "reward"
-        )
-        can_go_back = folders.number(before.uri) is not None
-        refused = can_go_back and result.refused(self.options.error, self.run.config.run.steps)
+        refused = result.refused(self.options.error, self.run.config.run.steps)
         if refused:
             log.warning(
                 "step %d: version %d of the judge is refused: worse on %d anchors, better on %d (p %.2g)",
-                step, now.version, result.worse, result.better, result.p,
+                step, now, result.worse, result.better, result.p,
             )  # fmt: skip
-            recorded = await asyncio.to_thread(
-                self.run.parts.store.find_weights, self.run.run_id, "reward", before.version
-            )
-            uri, digest = recorded or (before.uri, "")
-            update = WeightsUpdate(version=now.version + 1, uri=uri, digest=digest)
-            await api.update_weights(update)
+            self.run.notes["refused"] = [now, before]
         kept = standing if refused else shares
         self.run.notes["right"] = {a.trajectory.id: kept[a.trajectory.id] for a in anchors}
         mean = sum(shares.values()) / len(shares)
@@ -193,6 +179,12 @@ class Audit(LoopHooks):
         notes["trust"] = {str(step - 1): self.trust(step), str(step): trust}
         alarm = {} if praise is None else {"judge/alarm/praise": praise}
         return {"audit/trust": self.trust(step)} | alarm
+
+    @property
+    def refused(self) -> dict[TrainedRole, tuple[int, int]]:
+        """The version of the judge that was refused last, and the one before it."""
+        found = self.run.notes.get("refused")
+        return {"reward": (found[0], found[1])} if found else {}
 
     # ---- files ----
 

@@ -41,6 +41,14 @@ class AuditOptions(MethodOptions):
             "train_reward_model = false to measure the judge alone",
         )
         yield (
+            algorithm.train_reward_model
+            and self.error > 0.0
+            and (config.run.checkpoint_every > 1 or config.run.keep_checkpoints < 2),
+            f"run: given checkpoint_every = {config.run.checkpoint_every} and keep_checkpoints = {config.run.keep_checkpoints} with "
+            "methods.audit, expected 1 and at least 2: a refused version of the judge goes back to the checkpoint before it; or "
+            "methods.audit.error = 0, which refuses none",
+        )
+        yield (
             reward.audit_share == 0.0,
             "reward.audit_share: given 0 with methods.audit, expected a share above 0 of the rollouts",
         )

@@ -104,6 +104,11 @@ class LoopHooks:
         return {}
 
     @property
+    def refused(self) -> Mapping[TrainedRole, tuple[int, int]]:
+        """By role, a version that is not to be used after this step, and the older version that takes its place."""
+        return {}
+
+    @property
     def stop(self) -> str:
         """The reason for which the run is to stop after this step; empty if it goes on."""
         return ""
@@ -241,6 +246,15 @@ class Methods:
             with _errors_of(hooks, "after_step"):
                 measures = measures | await hooks.after_step(step, measures)
         return measures
+
+    @property
+    def refused(self) -> Mapping[TrainedRole, tuple[int, int]]:
+        """By role, a version that is not to be used, and the older version that takes its place."""
+        found: dict[TrainedRole, tuple[int, int]] = {}
+        for hooks in self._hooks:
+            with _errors_of(hooks, "refused"):
+                found |= hooks.refused
+        return found
 
     @property
     def stop(self) -> str:

@@ -96,7 +96,7 @@ class TrainLoop:
             if self._methods.ended:
                 break
             await self._check()
-            versions = await self._engines.hold()
+            versions = await self._engines.hold(self._methods.refused)
             await self._methods.begin(step, versions)
             await self._collector.resume(versions, step - 1)
             with about(step=step, policy=versions["policy"], reward=versions["reward"]):
@@ -105,6 +105,8 @@ class TrainLoop:
             await clean_up(self._learners.discard())
             await clean_up(self._evaluator.discard())
             self._stop_if_asked()
+        if self._methods.refused:
+            await self._engines.hold(self._methods.refused)
         # an orchestrator may have been killed between a commit and the deletion of its rows
         rows = f"runs/{self._run.id}/batches"
         await clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
