@@ -74,7 +74,9 @@ class Audit(LoopHooks):
         )  # share of `lam` that the votes weigh, by the step that it was measured in
         self._standing = 0
         self._measures: Measures = {}
-        self._trains = run.config.algorithm.resolved.train_reward_model
+        algorithm = run.config.algorithm.resolved
+        self._trains = algorithm.train_reward_model
+        self._teaches = algorithm.judge_target == "label"
 
     async def begin(self, step: int, versions: Mapping[TrainedRole, int]) -> None:
         """Remember the version that the step is judged by."""
@@ -104,7 +106,11 @@ class Audit(LoopHooks):
             _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, _index(a)), right=a.right or 0.0)
             for a in anchors
         ]  # fmt: skip
-        samples.rows["reward"] = await asyncio.to_thread(self._keep, step, taught, held)
+        kept = await asyncio.to_thread(self._keep, step, taught, held)
+        if self._teaches:
+            samples.rows["reward"] = kept
+        if step % self.options.train_every:
+            samples.rows["reward"] = []
         self._measures |= {
             "audit/rollouts": float(len(found)),
             "audit/labels": float(len(taught)),
@@ -118,7 +124,7 @@ class Audit(LoopHooks):
 
     async def batch(self, step: int, batch: TrainBatch) -> TrainBatch:
         """Have the judge imitate its rows."""
-        if batch.role != "reward":
+        if batch.role != "reward" or not self._teaches:
             return batch
         plain = {"kl_beta": 0.0, "entropy_bonus": 0.0, "aggregation": "token_mean"}
         learner = batch.learner.model_copy(update={"updates_per_step": self.options.updates})
@@ -189,26 +195,25 @@ class Audit(LoopHooks):
     # ---- files ----
 
     def _keep(self, step: int, taught: list[TrainRow], anchors: list[_Anchor]) -> list[TrainRow]:
-        """Write the labels and anchors of a step; return the rows that the judge is trained on."""
-        artifacts = self.run.parts.artifacts
+        """Write the labels of a step, and the anchors from it on; return the rows that the judge is trained on."""
+        artifacts, options = self.run.parts.artifacts, self.options
         write_rows(artifacts, self._name(step, "parquet"), taught)
-        artifacts.write(self._name(step, "json"), _ANCHORS.dump_json(anchors))
-        if step % self.options.train_every:
-            return []
-        first = max(1, step - self.options.keep_steps)
+        known = [*self._anchors(step - 1), *anchors]
+        half = options.most_anchors // 2
+        older = sorted(known[:-half], key=lambda a: draw(f"keep {a.trajectory.id}"))
+        kept = [*older[: options.most_anchors - half], *known[-half:]]
+        artifacts.write(self._name(step, "json"), _ANCHORS.dump_json(kept))
+        artifacts.delete(self._name(step - 2, "json"))
+        first = max(1, step - max(options.keep_steps, options.train_every - 1))
+        artifacts.delete(self._name(first - 1, "parquet"))
         names = [self._name(number, "parquet") for number in range(first, step)]
         earlier = [read_rows(artifacts, name) for name in names if artifacts.exists(name)]
         return scaled([*(row for part in earlier for row in part), *taught])
 
     def _anchors(self, step: int) -> list[_Anchor]:
-        """Return the anchors of all steps, at most `most_anchors`: the newest half, and others by lot."""
-        artifacts = self.run.parts.artifacts
-        names = [self._name(number, "json") for number in range(1, step + 1)]
-        files = [_ANCHORS.validate_json(artifacts.read(n)) for n in names if artifacts.exists(n)]
-        found = [anchor for part in files for anchor in part]
-        newest = found[-(self.options.most_anchors // 2) :]
-        others = sorted(found[: -len(newest)], key=lambda a: draw(f"keep {a.trajectory.id}"))
-        return [*others[: self.options.most_anchors - len(newest)], *newest]
+        """Return the anchors after a step, at most `most_anchors`: the newest half, and of all older ones some by lot."""
+        artifacts, name = self.run.parts.artifacts, self._name(step, "json")
+        return _ANCHORS.validate_json(artifacts.read(name)) if artifacts.exists(name) else []
 
     def _name(self, step: int, kind: str) -> str:
         return f"runs/{self.run.run_id}/audit/{step:05d}.{kind}"

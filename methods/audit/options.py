@@ -18,13 +18,13 @@ class AuditOptions(MethodOptions):
     train_every: Positive = 1
     """Steps from one training of the judge to the next."""
     updates: Positive = 36
-    """Optimiser updates of the judge in a step that trains it."""
+    """Optimiser updates of the judge in a step that trains it by labels."""
     keep_steps: int = Field(5, ge=0)
     """Steps before this one whose labels are trained on again."""
     anchors: Share = 0.25
     """Share of the audited rollouts that are not trained on: they measure the judge."""
-    most_anchors: Positive = 64
-    """Anchors that each version judges: half of them the newest, half from all steps by lot."""
+    most_anchors: int = Field(64, ge=2, le=10_000)
+    """Anchors that each version judges: half of them the newest, half from all older ones by lot."""
     even_sides: bool = False
     """Let the steps labelled +1 and those labelled -1 of a step weigh the same together, instead of each step."""
     by_competence: bool = False
@@ -35,11 +35,6 @@ class AuditOptions(MethodOptions):
     def conflicts(self, config: RunConfig) -> Iterator[tuple[bool, str]]:
         """Refuse runs in which no label could train the judge."""
         algorithm, reward = config.algorithm.resolved, config.reward
-        yield (
-            algorithm.train_reward_model and algorithm.judge_target != "label",
-            f"algorithm.overrides.judge_target: given {algorithm.judge_target!r} with methods.audit, expected 'label' (preset 'audited'), or "
-            "train_reward_model = false to measure the judge alone",
-        )
         yield (
             algorithm.train_reward_model
             and self.error > 0.0
@@ -53,7 +48,9 @@ class AuditOptions(MethodOptions):
             "reward.audit_share: given 0 with methods.audit, expected a share above 0 of the rollouts",
         )
         yield (
-            algorithm.train_reward_model and algorithm.reward_band is not None,
-            f"algorithm.overrides.reward_band: given {algorithm.reward_band} with methods.audit, expected 'none': a label says "
+            algorithm.train_reward_model
+            and algorithm.judge_target == "label"
+            and algorithm.reward_band is not None,
+            f"algorithm.overrides.reward_band: given {algorithm.reward_band} with judge_target = 'label', expected 'none': a label says "
             "something also where all rollouts of a task fail",
         )
