@@ -30,7 +30,7 @@ _ALONE = {"use_votes": False, "train_reward_model": False}
 _VOTES = {"estimator": "within", "lam": 0.4, "reward_band": "none"}
 _FROZEN = _VOTES | {"train_reward_model": False}
 _TAUGHT = _VOTES | {"judge_target": "label"}
-_AUDIT = {"methods": {"audit": {}}}
+_AUDIT: dict[str, Any] = {"methods": {"audit": {}}}
 _REWRITES = {
     "adaptation": {
         "controller": "llm_rewrite", "max_pending": 2, "max_rollouts": 16, "candidates": 1, "pairs_on_top": False,
