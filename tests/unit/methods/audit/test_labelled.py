@@ -66,7 +66,7 @@ def test_only_bare_votes_stand_for_each_other() -> None:
     assert answers([group("g", [1], [[1, 1]], votes, prompt="rubric")]) == {}
 
 
-def test_errors_are_told_by_side_by_kind_of_action_and_in_failures() -> None:
+def test_errors_are_measured_by_side_by_kind_of_action_and_in_failures() -> None:
     labels, votes = [[1, 1, -1], [-1, -1, 1]], [[[1], [-1], [-1]], [[1], [-1], [1]]]
     found = audited([group("g", [1, -1], labels, votes)], share=1.0, anchors=0.0)
     measures = errors(found)
