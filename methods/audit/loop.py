@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
 from methods.audit.labelled import SIGNS, answers, audited, errors, right_share, rows, scaled
+from methods.audit.late import late
 from methods.audit.options import AuditOptions
 from methods.audit.promotion import compare
 from services.reward.scorers.votes import score
@@ -61,6 +61,7 @@ class Audit(LoopHooks):
         super().__init__(run, options)
         run.notes.setdefault("answers", {})  # tokens of a vote, by its value
         run.notes.setdefault("right", {})  # by anchor, of the version in use
+        run.notes.setdefault("labels", 0)  # number of the newest late label that was taken
         self._standing: WeightsState | None = None
         self._measures: Measures = {}
 
@@ -78,16 +79,20 @@ class Audit(LoopHooks):
         for value, ids in answers(groups).items():
             answered.setdefault(str(value), list(ids))
         known = {sign: tuple(answered.get(str(sign), ())) for sign in SIGNS}
-        anchors = [one for one in found if one.anchor]
-        taught = rows([one for one in found if not one.anchor], known)
+        given = await late(self.run, step, self.options.anchors)
+        for one in given:  # an anchor with further labels is another one
+            self.run.notes["right"].pop(one.trajectory.id, None)
+        anchors = [one for one in (*found, *given) if one.anchor]
+        taught = rows([one for one in (*found, *given) if not one.anchor], known)
         held = [
-            _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, _index(a)), right=a.right or 0.0)
+            _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, a.trajectory.index), right=a.right or 0.0)
             for a in anchors
         ]  # fmt: skip
         samples.rows["reward"] = await asyncio.to_thread(self._keep, step, taught, held)
         self._measures = errors(found) | {
             "audit/rollouts": float(len(found)),
             "audit/labels": float(len(taught)),
+            "audit/late": float(sum(1 for one in given for _ in one.steps)),
             "audit/rows": float(len(samples.rows["reward"])),
         }
         return []
@@ -113,7 +118,7 @@ class Audit(LoopHooks):
             return {"audit/anchors": 0.0}
         standing = {a.trajectory.id: a.right for a in anchors} | self.run.notes["right"]
         now = await api.weights()
-        found = {"audit/anchors": float(len(anchors))}
+        found = {"audit/anchors": float(len(anchors)), "judge/unmeasured": 0.0}
         if now.version == before.version:
             self.run.notes["right"] = {a.trajectory.id: standing[a.trajectory.id] for a in anchors}
             return found
@@ -160,23 +165,18 @@ class Audit(LoopHooks):
         first = max(1, step - self.options.keep_steps)
         names = [self._name(number, "parquet") for number in range(first, step)]
         earlier = [read_rows(artifacts, name) for name in names if artifacts.exists(name)]
-        return scaled([*(row for part in earlier for row in part), *taught])
+        newest = {row.key: row for part in (*earlier, taught) for row in part}
+        return scaled([*newest.values()])
 
     def _anchors(self, step: int) -> list[_Anchor]:
         """Return the anchors of all steps, at most `most_anchors`: the newest half, and others by lot."""
         artifacts = self.run.parts.artifacts
         names = [self._name(number, "json") for number in range(1, step + 1)]
         files = [_ANCHORS.validate_json(artifacts.read(n)) for n in names if artifacts.exists(n)]
-        found = [anchor for part in files for anchor in part]
+        found = [*{a.trajectory.id: a for part in files for a in part}.values()]
         newest = found[-(self.options.most_anchors // 2) :]
         others = sorted(found[: -len(newest)], key=lambda a: draw(f"keep {a.trajectory.id}"))
         return [*others[: self.options.most_anchors - len(newest)], *newest]
 
     def _name(self, step: int, kind: str) -> str:
         return f"runs/{self.run.run_id}/audit/{step:05d}.{kind}"
-
-
-def _index(one: Any) -> int:
-    """Return the number of a rollout in its group."""
-    names = [trajectory.id for trajectory in one.group.played.trajectories]
-    return names.index(one.trajectory.id)

@@ -13,7 +13,7 @@ from triforge.config.methods import MethodOptions
 
 
 class AuditOptions(MethodOptions):
-    """Training of the judge on labels of audited steps (`reward.audit_share`), and the test that its versions have to pass."""
+    """Training of the judge on labels of audited steps (`reward.audit_share`) and of people (`POST .../labels`); the test of its versions."""
 
     train_every: Positive = 1
     """Steps from one training of the judge to the next."""
@@ -30,15 +30,11 @@ class AuditOptions(MethodOptions):
 
     def conflicts(self, config: RunConfig) -> Iterator[tuple[bool, str]]:
         """Refuse runs in which no label could train the judge."""
-        algorithm, reward = config.algorithm.resolved, config.reward
+        algorithm = config.algorithm.resolved
         yield (
             algorithm.judge_target != "label" or not algorithm.train_reward_model,
             f"algorithm: given judge_target = {algorithm.judge_target!r} and train_reward_model = "
             f"{str(algorithm.train_reward_model).lower()} with methods.audit, expected 'label' and true (preset 'audited')",
-        )
-        yield (
-            reward.audit_share == 0.0,
-            "reward.audit_share: given 0 with methods.audit, expected a share above 0 of the rollouts",
         )
         yield (
             algorithm.reward_band is not None,
