@@ -57,13 +57,18 @@ def _found(run: MethodContext, step: int, anchors: float) -> list[Audited]:
 
 def _taken(run: MethodContext, step: int) -> _Taken:
     """Return the labels of a step, which are a file: a repeated step takes no others."""
-    artifacts, name = run.parts.artifacts, f"runs/{run.run_id}/audit/{step:05d}.labels.json"
+    artifacts, name = run.parts.artifacts, _name(run, step)
     if artifacts.exists(name):
         return _Taken.model_validate_json(artifacts.read(name))
     after = run.notes["labels"]
     taken = _Taken(after=after, labels=labels_after(run.parts.store, run.run_id, after))
     artifacts.write(name, taken.model_dump_json().encode())
+    artifacts.delete(_name(run, step - 1))
     return taken
+
+
+def _name(run: MethodContext, step: int) -> str:
+    return f"runs/{run.run_id}/audit/{step:05d}.labels.json"
 
 
 def _rollouts(
