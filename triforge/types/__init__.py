@@ -52,12 +52,16 @@ from triforge.types.numbers import LARGEST, Reported, number, reported
 from triforge.types.people import (
     ENDED,
     Event,
+    LabelRecord,
+    LabelRequest,
     RunState,
     RunStatus,
     RunStep,
+    StepLabel,
     TrajectoryPage,
     TrajectoryRecord,
     TrajectorySummary,
+    UnsureStep,
     Verdict,
 )
 from triforge.types.policy import (
