@@ -102,7 +102,7 @@ class ProposalWriter:
         if proposal.direction == "easier":
             missed = missed_sub_goal(family, parent, outcome.notes, options)
         menu = family.rewrite_menu(parent, proposal.direction)
-        played = {identity(version.params) for version in slot.earlier}
+        tried = slot.tried
         refused: Counter[str] = Counter()
 
         def draft_of(answer: Answer) -> TaskDraft | None:
@@ -111,8 +111,8 @@ class ProposalWriter:
             except InputError:
                 refused["impossible"] += 1
                 return None
-            if identity(draft.params) in played:
-                refused["played by this slot before"] += 1
+            if identity(draft.params) in tried:
+                refused["tried against this task before"] += 1
                 return None
             if not near_root(family, slot, draft.params, settings.max_drift).passed:
                 far = f"further than {settings.max_drift} from the root (adaptation.max_drift)"
