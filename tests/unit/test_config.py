@@ -55,7 +55,7 @@ IMPOSSIBLE: list[tuple[str, Any, str]] = [
     ("adaptation.controller", "magic", "'llm_rewrite'"),
     ("reward.votes", 65, "less than or equal to 64"),
     ("trainer.policy.learning_rate", float("nan"), "finite"),
-    ("algorithm.preset", "alphago", "allowed one of ['at_grpo', 'cispo', "),
+    ("algorithm.preset", "alphago", "allowed one of ['at_grpo', 'audited', 'cispo', "),
     ("algorithm.overrides.lam", 500, "allowed a number from 0 to 100"),
     ("algorithm.overrides.lam", 0, "allowed above 0"),
     ("algorithm.overrides.policy_band", [0.8, 0.2], "the low one first"),
@@ -105,6 +105,7 @@ OTHER_JUDGE = {"policy": {"path": "p"}, "reward": {"path": "j"}}
             "models.reward.path = 'j', expected models.policy.path",
         ),
         ({"reward": {"accuracy": 0.9}}, "reward.accuracy: given 0.9"),
+        ({"reward": {"errors": "repeat"}}, "reward.errors: given 'repeat'"),
         ({"reward": {"kind": "guess"}}, "reward.kind: given 'guess'"),
     ],
 )
