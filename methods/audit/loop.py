@@ -74,6 +74,9 @@ class Audit(LoopHooks):
         """Replace the judge's rows by the labels of this step and of those kept."""
         share = self.run.config.reward.audit_share
         found = audited(groups, share=share, anchors=self.options.anchors)
+        self._measures = errors(found) | {"audit/rollouts": float(len(found))}
+        if not self.run.config.algorithm.resolved.train_reward_model:
+            return []
         answered: dict[str, list[int]] = self.run.notes["answers"]
         for value, ids in answers(groups).items():
             answered.setdefault(str(value), list(ids))
@@ -85,8 +88,7 @@ class Audit(LoopHooks):
             for a in anchors
         ]  # fmt: skip
         samples.rows["reward"] = await asyncio.to_thread(self._keep, step, taught, held)
-        self._measures = errors(found) | {
-            "audit/rollouts": float(len(found)),
+        self._measures |= {
             "audit/labels": float(len(taught)),
             "audit/rows": float(len(samples.rows["reward"])),
         }

@@ -31,17 +31,18 @@ class AuditOptions(MethodOptions):
     def conflicts(self, config: RunConfig) -> Iterator[tuple[bool, str]]:
         """Refuse runs in which no label could train the judge."""
         algorithm, reward = config.algorithm.resolved, config.reward
+        trained = algorithm.train_reward_model
         yield (
-            algorithm.judge_target != "label" or not algorithm.train_reward_model,
-            f"algorithm: given judge_target = {algorithm.judge_target!r} and train_reward_model = "
-            f"{str(algorithm.train_reward_model).lower()} with methods.audit, expected 'label' and true (preset 'audited')",
+            trained and algorithm.judge_target != "label",
+            f"algorithm: given judge_target = {algorithm.judge_target!r} with methods.audit, expected 'label' (preset 'audited'), or "
+            "train_reward_model = false, which measures the judge alone",
         )
         yield (
             reward.audit_share == 0.0,
             "reward.audit_share: given 0 with methods.audit, expected a share above 0 of the rollouts",
         )
         yield (
-            algorithm.reward_band is not None,
+            trained and algorithm.reward_band is not None,
             f"algorithm.overrides.reward_band: given {algorithm.reward_band} with methods.audit, expected 'none': a label says "
             "something also where all rollouts of a task fail",
         )
