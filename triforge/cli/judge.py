@@ -282,7 +282,7 @@ def sentence(results: Results, differences: Mapping[str, Difference]) -> str:
     others = [
         f"{text} {_shown(differences[name])}" for name, text in about.items() if name in differences
     ]
-    parts += [f"in its place bring {', '.join(others)}"] if others else []
+    parts += [f"in its place: {', '.join(others)}"] if others else []
     return "; ".join(parts) + "."
 
 

@@ -183,4 +183,4 @@ def test_one_sentence_says_whether_it_pays_at_which_cost(gain: float, verdict: s
         f"{verdict}: held-out success {0.405 + gain:.3f} with it (trained), 0.400 with"
     )
     assert "in 2.0 times the time; " in text
-    assert "votes that are always right +0.305 ± 0.021, better" in text
+    assert "in its place: votes that are always right +0.305 ± 0.021, better" in text

@@ -95,6 +95,12 @@ def test_the_rates_are_kept() -> None:
     assert 0.3 < sum(forgot) / len(forgot) < 0.7
 
 
+def test_episodes_have_the_rates_of_a_list_in_turn() -> None:
+    careful, wild = shown(random_rate=(0.0, 1.0))[::2], shown(random_rate=(0.0, 1.0))[1::2]
+    assert not any(flag for d in careful for flag in d.noisy)
+    assert all(flag for d in wild for flag in d.noisy)
+
+
 def test_the_same_seed_gives_the_same_demonstrations() -> None:
     assert shown(random_rate=0.3) == shown(random_rate=0.3)
     assert shown(random_rate=0.3) != shown(random_rate=0.3, seed=2)
