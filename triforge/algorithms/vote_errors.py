@@ -36,9 +36,10 @@ class VoteErrors(NamedTuple):
 
 def vote_errors(votes: Iterable[tuple[int, int]]) -> VoteErrors:
     """Count the errors of (label, vote)."""
-    good, bad = ([], [])
+    wrong: dict[int, list[bool]] = {1: [], -1: []}
     for label, value in votes:
-        (good if label == 1 else bad).append(value != label)
+        wrong[label].append(value != label)
+    good, bad = wrong[1], wrong[-1]
     return VoteErrors(len(good), sum(good), len(bad), sum(bad))
 
 
