@@ -105,6 +105,7 @@ OTHER_JUDGE = {"policy": {"path": "p"}, "reward": {"path": "j"}}
             "models.reward.path = 'j', expected models.policy.path",
         ),
         ({"reward": {"accuracy": 0.9}}, "reward.accuracy: given 0.9"),
+        ({"reward": {"errors": "repeat"}}, "reward.errors: given 'repeat'"),
         ({"reward": {"kind": "guess"}}, "reward.kind: given 'guess'"),
     ],
 )

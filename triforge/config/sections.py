@@ -244,8 +244,8 @@ class RewardSection(Section):
     """How steps are judged."""
 
     kind: ScorerName = "votes"
-    """`votes` of the reward model; step scores that train no judge: `shuffled` votes, an `oracle`, the policy's `log_ratio` to a
-    reference; a method with step scores, by its name or path; or `package.module:function`."""
+    """`votes` of the reward model; step scores that train no judge: `shuffled` votes, an `oracle`, `praise` (+1 on every step), the
+    policy's `log_ratio` to a reference; a method with step scores, by its name or path; or `package.module:function`."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
     """m: votes a step; of a method that judges groups, the texts a group."""
     prompt: Literal["rubric", "terse"] = "rubric"
@@ -254,6 +254,12 @@ class RewardSection(Section):
         Share, Only(lambda s: s.chosen.needs_labels, 'kind = "oracle": no other votes are planted')
     ] = 1.0
     """Chance that a vote of the oracle is the environment's label of the step."""
+    errors: Annotated[
+        Literal["lot", "repeat"],
+        Only(lambda s: s.chosen.needs_labels, 'kind = "oracle": no other votes are planted'),
+    ] = "lot"
+    """Wrong votes of the oracle: by `lot`, or the same for an action with the same result (`repeat`), which a policy can learn to
+    collect."""
     audit_share: Share = 0.1
     """Share of the rollouts whose steps are audited, where the environment labels its steps: `judge_target = "label"` trains on their labels."""
     deadline_s: Seconds = 300.0
