@@ -34,6 +34,8 @@ class RunRecord:
         self._answer = ""
         adapter = run.config.get("env_adapter", {})
         self._untrained = partial(untrained, admissible_only=bool(adapter.get("admissible_only")))
+        if adapter.get("played_by") == "trainer":  # trains its policy itself
+            self._untrained = lambda *_, **__: ""
 
     async def write(
         self, step: int, records: Sequence[dict[str, Any]], origin: Mapping[str, Any]
