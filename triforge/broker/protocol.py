@@ -276,7 +276,7 @@ class Broker(Protocol):
     async def votes(self, trajectory_ids: Sequence[str]) -> list[TrajectoryVotes | None]:
         """Return the votes on trajectories, None where they are missing."""
         texts = await self.get(*keys("votes", trajectory_ids))
-        return [text and TrajectoryVotes.model_validate_json(text) for text in texts]
+        return [None if t is None else TrajectoryVotes.model_validate_json(t) for t in texts]
 
     async def voted(self, names: Sequence[str]) -> set[str]:
         """Return the trajectories that have votes and, by `group_judgement_id`, the groups that have a judgement."""

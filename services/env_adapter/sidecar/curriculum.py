@@ -33,6 +33,7 @@ def curriculum(database: Database, pool: str) -> Curriculum:
         run = trainer_run(session, owner.id)
         made = (ProposalRow.run_id == run.id, ProposalRow.pool_id == owner.id)
         states = select(ProposalRow.state, func.count()).where(*made).group_by(ProposalRow.state)
+        counts = [(row[0], row[1]) for row in session.execute(states)]
         newest = select(ProposalRow).where(*made).order_by(ProposalRow.created_at.desc())
         played = select(func.max(MeasurementRow.newest_version))
         version = session.scalar(played.where(MeasurementRow.run_id == run.id))
@@ -41,7 +42,7 @@ def curriculum(database: Database, pool: str) -> Curriculum:
             run_id=run.id,
             step=run.step,
             band=_band(session, run),
-            proposals=dict(map(tuple, session.execute(states))),
+            proposals=dict(counts),
             newest=tuple(_summary(row) for row in session.scalars(newest.limit(_NEWEST))),
             versions={"policy": version or 0, "reward": run.reward_version},
         )
