@@ -92,7 +92,7 @@ def add_routes(app: FastAPI, *, parts: Parts) -> None:
     app.include_router(pools.pool_changes(changes))
     app.include_router(pools.task_routes(store, changes))
     app.include_router(pools.proposal_routes(store, changes))
-    app.include_router(Sidecar(parts.database, parts.log.broker).router())
+    app.include_router(Sidecar(parts.database, parts.log).router())
     app.include_router(Sessions(kept, parts.log, store.task, parts.policy_url).router())
 
 

@@ -69,7 +69,7 @@ class GRPOTasks:
         """Return a `rollout_func` that plays episodes of several turns side by side."""
 
         def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-            places = [place for _ in prompts[:: self._rollouts] for place in self._group()]
+            places = self._groups(len(prompts) // self._rollouts)
             rows = [_Row(trainer, make(task), name) for task, name in places]
             for _ in range(max_turns):
                 alive = [row for row in rows if not row.over]
@@ -117,19 +117,21 @@ class GRPOTasks:
 
     def _deal(self) -> tuple[DrawnTask, str]:
         if not self._dealt:
-            self._dealt = self._group()
+            self._dealt = self._groups(1)
         return self._dealt.pop(0)
 
-    def _group(self) -> list[tuple[DrawnTask, str]]:
-        """Draw a task for one group of generations; those in addition to its rollouts have no id."""
-        (task,) = self._sidecar.draw(1)
-        if len(task.rollouts) > self._rollouts:
-            raise ValueError(
-                f"num_generations: given {self._rollouts}, the run plays each task {len(task.rollouts)} times; set "
-                "env_adapter.rollouts of the run to the same number"
-            )
-        names = [*task.rollouts, *[""] * (self._rollouts - len(task.rollouts))]
-        return [(task, name) for name in names]
+    def _groups(self, count: int) -> list[tuple[DrawnTask, str]]:
+        """Draw a task for each of so many groups of generations; rows in addition to the rollouts of a task have no id."""
+        places: list[tuple[DrawnTask, str]] = []
+        for task in self._sidecar.draw(count):
+            if len(task.rollouts) > self._rollouts:
+                raise ValueError(
+                    f"num_generations: given {self._rollouts}, the run plays each task {len(task.rollouts)} times; set "
+                    "env_adapter.rollouts of the run to the same number"
+                )
+            names = [*task.rollouts, *[""] * (self._rollouts - len(task.rollouts))]
+            places += [(task, name) for name in names]
+        return places
 
 
 class _Row:

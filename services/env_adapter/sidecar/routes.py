@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Header, Response
 from services.env_adapter.sidecar.curriculum import curriculum
 from services.env_adapter.sidecar.store import Place, SidecarStore
 from triforge.access.callers import Rule
-from triforge.broker import Broker
+from triforge.broker import SessionLog
 from triforge.rollout.transcript import trajectory_id
 from triforge.store.database import Database
 from triforge.types import (
@@ -50,8 +50,8 @@ Lease = Annotated[str | None, Header(alias="idempotency-key", max_length=150)]
 class Sidecar:
     """The routes that another trainer uses."""
 
-    def __init__(self, database: Database, broker: Broker) -> None:
-        self._store, self._database, self._broker = SidecarStore(database), database, broker
+    def __init__(self, database: Database, log: SessionLog) -> None:
+        self._store, self._database, self._log = SidecarStore(database), database, log
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -89,10 +89,10 @@ class Sidecar:
 
     async def _reply(self, places: Sequence[Place]) -> ReportReply:
         names = list(dict.fromkeys(place.group_id for place in places if not place.replaced))
-        found = zip(names, await self._broker.credits(names), strict=True)
+        found = zip(names, await self._log.broker.credits(names), strict=True)
         whole = {name: credit for name, credit in found if credit is not None}
         waiting = [p for p in places if not p.replaced and p.group_id not in whole]
-        votes = await self._broker.votes([trajectory_id(p.group_id, p.index) for p in waiting])
+        votes = await self._log.broker.votes([trajectory_id(p.group_id, p.index) for p in waiting])
         judged = {place.id: cast for place, cast in zip(waiting, votes, strict=True)}
         return ReportReply(
             complete=not waiting,
