@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
+from starlette.requests import Request
+from starlette.responses import Response
 
 from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
 from services.env_adapter.adaptation.settings import RunSettings
@@ -72,6 +75,9 @@ CONFIG: dict[str, Any] = {
 }
 
 
+TASKS = GenerateSpec(count=8, seed=5)
+
+
 class LocalPlans:
     """The plans of env_adapter, without a socket."""
 
@@ -83,9 +89,14 @@ class LocalPlans:
 
 
 class Deployment:
-    """All services of a sidecar, which `kill` ends in the middle of their work; SQL stays, and Redis unless it is `emptied`."""
+    """All services of a sidecar, which `kill` ends in the middle of their work; SQL stays, and what is in flight unless `empty` loses it.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes:
+        exchange: requests and answers of the sidecar's routes, in order.
+    """
+
+    def __init__(self, folder: Path, *, generate: GenerateSpec = TASKS) -> None:
+        self.exchange: list[dict[str, Any]] = []
         self._folder, self._port = folder, free_port()
         self.database = fresh(folder)
         self.store = RunStore(self.database)
@@ -93,9 +104,7 @@ class Deployment:
         self.artifacts = ArtifactStore(str(folder / "artifacts"))
         self.judge = FakeService("reward", Troubles())
         self.learner = FakeLearner(self.broker, self.artifacts, "reward")
-        request = PoolRequest(
-            name="kitchen", environment="household", generate=GenerateSpec(count=8, seed=5)
-        )
+        request = PoolRequest(name="kitchen", environment="household", generate=generate)
         self.pool = PoolMaker(self.database, registry.family).create(request, [])[0]
         self._running: contextlib.AsyncExitStack | None = None
 
@@ -125,7 +134,21 @@ class Deployment:
         ):
             self._running.push_async_callback(end_task, asyncio.create_task(work))
         app = api(self.database, log=SessionLog(self.broker))
+        app.middleware("http")(self._record)
         await self._running.enter_async_context(serving(app, self._port))
+
+    async def _record(self, request: Request, answer: Any) -> Response:
+        body = await request.body()
+        reply = await answer(request)
+        text = b"".join([part async for part in reply.body_iterator])
+        self.exchange.append(
+            {
+                "path": request.url.path, "body": json.loads(body) if body else None,
+                "status": reply.status_code, "reply": json.loads(text),
+            }
+        )  # fmt: skip
+        headers = dict(reply.headers)
+        return Response(text, status_code=reply.status_code, headers=headers)
 
     async def kill(self) -> None:
         assert self._running is not None
