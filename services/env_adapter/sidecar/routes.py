@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Response
 
@@ -42,7 +42,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/pools/{pool}/curriculum": Rule(requires="read"),
 }
 _POLL_S: Final = 0.25
-_WAITING: Final = {202: {"model": ReportReply, "description": "Some wait: send the report again"}}
+_WAITING: Final[dict[int | str, dict[str, Any]]] = {
+    202: {"model": ReportReply, "description": "Some wait: send the report again"}
+}
 
 Lease = Annotated[str | None, Header(alias="idempotency-key", max_length=150)]
 
