@@ -103,3 +103,18 @@ from triforge.types.sessions import (
     SessionTrace,
     Turn,
 )
+from triforge.types.sidecar import (
+    CreditReport,
+    Curriculum,
+    Draw,
+    DrawnTask,
+    DrawRequest,
+    ProposalSummary,
+    Report,
+    ReportReply,
+    RolloutCredit,
+    RolloutReply,
+    RolloutReport,
+    StepCredit,
+    TextMessage,
+)
