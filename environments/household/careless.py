@@ -6,6 +6,7 @@ command. A tiny policy imitates it first, so that training has something to impr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Literal
@@ -102,7 +103,7 @@ def _intended(episode: Episode, rng: Random, expert: Expert, goal: Goal) -> str:
 
 def _at_random(episode: Episode, rng: Random, careless: Carelessness) -> str:
     """Return a random command, admissible or not."""
-    admissible = episode.commands()
+    admissible: Sequence[str] = episode.commands()
     if rng.random() >= careless.inadmissible_share:
         if careless.handling_share and rng.random() < careless.handling_share:
             handling = [text for text in admissible if text.split()[0] in _HANDLING]

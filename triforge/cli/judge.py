@@ -155,11 +155,11 @@ def measured(metrics: Mapping[str, float], rows: Sequence[Row]) -> dict[str, Any
         keys = (key, f"{key}/low", f"{key}/high")
         measures |= {name: [metrics[k] for k in keys if k in metrics]} if key in metrics else {}
     for name, chosen in (
-        ("+1 on steps of successes", lambda row: row["outcome"] == 1),
-        ("+1 on steps of failures", lambda row: row["outcome"] == -1),
-        ("+1 on wrong steps of failures", lambda row: row["outcome"] == row["label"] == -1),
+        ("+1 on steps of successes", {"outcome": 1}),
+        ("+1 on steps of failures", {"outcome": -1}),
+        ("+1 on wrong steps of failures", {"outcome": -1, "label": -1}),
     ):
-        counts = _praise([row for row in rows if chosen(row)])
+        counts = _praise([row for row in rows if chosen.items() <= row.items()])
         if counts:
             hits, of = map(sum, zip(*counts, strict=True))
             measures[name] = [hits / of, *share_interval(counts)]
