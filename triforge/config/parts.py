@@ -88,8 +88,10 @@ SCORERS: Final = Parts(
     "reward.kind",
     "scorer",
     {
-        "votes": Scorer(part=f"{_SCORERS}.votes:score", by_agent=True, trains_judge=True),
-        "shuffled": Scorer(part=f"{_SCORERS}.shuffled:score"),
+        "votes": Scorer(
+            part=f"{_SCORERS}.votes:score", by_agent=True, trains_judge=True, shows_task=True
+        ),
+        "shuffled": Scorer(part=f"{_SCORERS}.shuffled:score", shows_task=True),
         "oracle": Scorer(part=f"{_SCORERS}.oracle:score", needs_labels=True),
         "log_ratio": Scorer(
             part=f"{_SCORERS}.log_ratio:score",
@@ -98,5 +100,5 @@ SCORERS: Final = Parts(
             needs_reference=True,
         ),
     },
-    plain=lambda path: Scorer(part=path, trains_judge=True),
+    plain=lambda path: Scorer(part=path, trains_judge=True, shows_task=True),
 )

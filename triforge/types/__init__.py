@@ -72,6 +72,8 @@ from triforge.types.policy import (
     VersionSpan,
 )
 from triforge.types.rollout import (
+    MAX_REFERENCE,
+    Criteria,
     GroupJudgement,
     GroupTask,
     JudgedGroup,
@@ -81,6 +83,7 @@ from triforge.types.rollout import (
     PlannedGroup,
     Player,
     ProgramLimits,
+    RubricPoint,
     Segment,
     Step,
     StepVotes,
