@@ -18,7 +18,12 @@ _PLAYED = {
     "played_by": "played_by",
     "strategy": "strategy",
 }
-_JUDGED = {"judge_prompt": "prompt", "judge_deadline_s": "deadline_s", "reward_kind": "kind"}
+_JUDGED = {
+    "judge_prompt": "prompt",
+    "judge_deadline_s": "deadline_s",
+    "reward_kind": "kind",
+    "reward_shows": "shows",
+}
 
 
 def flat_group(**given: Any) -> GroupTask:

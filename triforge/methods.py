@@ -55,7 +55,8 @@ class Scorer:
 
     Attributes:
         part: the path of a `triforge.rollout.protocols.StepScorer`, or with `by_group` of a `GroupScorer`; in judge workers.
-        credit: with `by_group`, the path of a `services.trainer.credit.credited.GroupCredit`; in the orchestrator.
+        credit: with `by_group`, the path of a `services.trainer.credit.credited.GroupCredit`; in the orchestrator. Without one the
+            judgement has scores of steps, which enter rewards as votes do.
         casts_votes: each step gets votes of +1 and -1; otherwise it has a score, or nothing.
         trains_judge: the reward model may learn from its results.
         by_group: one job judges a whole group, in the place of one job a trajectory.
@@ -65,6 +66,7 @@ class Scorer:
         needs_reference: the reward model's service serves the weights that the policy starts from.
         needs_labels: environments label their steps.
         needs_programs: the tasks are solved by programs.
+        shows_task: its judge is shown the task, and what `reward.shows` names of it.
     """
 
     part: str = ""
@@ -78,6 +80,7 @@ class Scorer:
     needs_reference: bool = False
     needs_labels: bool = False
     needs_programs: bool = False
+    shows_task: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,7 +17,7 @@ from triforge.environments.registry import About
 from triforge.environments.rows import object_in, read_file
 from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
-from triforge.types import Params
+from triforge.types import MAX_REFERENCE, Criteria, Params, Task
 
 _MOST: Final = 100_000  # tasks of a pool
 _WHERE: Final = "prompts options: field reward"
@@ -147,6 +147,17 @@ class PromptsFamily(Family[PromptParams, PlayOptions]):
             )
         value = given.columns[column]
         return same_words(value) if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+    def criteria(self, task: Task, _options: Params) -> Criteria:
+        """Return the columns `rubric` and `reference` of a row; an `InputError` if they cannot be read."""
+        columns = self.read(task.params).columns
+        rubric, reference = columns.get("rubric") or [], columns.get("reference") or ""
+        if isinstance(rubric, str):
+            rubric = [line for line in rubric.splitlines() if line.strip()]
+        if isinstance(reference, str):
+            reference = reference[:MAX_REFERENCE]
+        given: Params = {"rubric": rubric, "reference": reference}
+        return parse_model(Criteria, given, "prompts params: columns")
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Draw `count` rows of the file without replacement, or all if it has fewer."""

@@ -70,7 +70,8 @@ def answers(groups: Iterable[JudgedGroup]) -> dict[Sign, tuple[int, ...]]:
     """Return the tokens of a vote of +1 and of -1, of judges that write nothing but their vote (`reward.prompt = "terse"`)."""
     found: dict[Sign, tuple[int, ...]] = {}
     for group in groups:
-        if group.played.group.reward.prompt == "terse":
+        reward = group.played.group.reward
+        if reward.prompt == "terse" and "rubric" not in reward.shows:
             for votes in filter(None, group.votes):
                 for vote in (vote for step in votes.steps for vote in step.votes):
                     if vote.value and vote.ids:

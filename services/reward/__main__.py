@@ -40,6 +40,7 @@ def judge_of(settings: Settings, config: RunConfig) -> tuple[JudgeApi, PolicyCli
         sampling=config.models.reward.sampling(),
         votes=config.reward.votes,
         prompt=config.reward.prompt,
+        hindsight="episode" in config.reward.shows,
         deadline_s=config.reward.deadline_s,
     )
     return api, policy

@@ -73,6 +73,7 @@ class JudgeApi:
     sampling: Sampling
     votes: int = 3
     prompt: PromptKind = "rubric"
+    hindsight: bool = False
     deadline_s: float = 300.0
 
     async def judge(self, request: JudgeRequest) -> JudgeReply:
@@ -90,8 +91,9 @@ class JudgeApi:
                 "send the trajectory in parts or ask for fewer votes"
             )
         episode = Episode(
-            instruction=request.instruction, steps=request.steps, system=request.system
-        )
+            instruction=request.instruction, steps=request.steps, system=request.system, criteria=request.criteria,
+            hindsight=self.hindsight if request.hindsight is None else request.hindsight,
+        )  # fmt: skip
         seed = secrets.randbelow(2**31) if request.seed is None else request.seed
         try:
             with JUDGE_SECONDS.time():

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from triforge.types import ImageRef, Message
+from triforge.types import Criteria, ImageRef, Message
 
 MAX_STEPS = 512
 MAX_VOTES = 4096  # steps times votes of one request
@@ -29,7 +29,7 @@ class StepText(Message):
 class JudgeRequest(Message):
     """Judge every step of a trajectory. Produced by: people. Consumed by: reward (`POST /v1/judge`).
 
-    `votes` and `prompt` are the deployment's own when left out. The same `seed` on the same weights gives the same votes.
+    `votes`, `prompt` and `hindsight` are the deployment's own when left out; of the `criteria` what is given is shown. The same `seed` on the same weights gives the same votes.
     """
 
     instruction: Annotated[str, Field(min_length=1)]
@@ -37,6 +37,8 @@ class JudgeRequest(Message):
     steps: Annotated[tuple[StepText, ...], Field(min_length=1, max_length=MAX_STEPS)]
     votes: Annotated[int, Field(ge=1, le=64)] | None = None
     prompt: Literal["rubric", "terse"] | None = None
+    criteria: Criteria = Criteria()
+    hindsight: bool | None = None
     seed: Annotated[int, Field(ge=0)] | None = None
 
 

@@ -13,12 +13,16 @@ from services.reward.worker import JudgeWorker
 from tests.service.test_broker import announced, put
 from tests.unit.trainer.played import group_task, judged
 from triforge.broker import Broker
+from triforge.config import RewardSection
 from triforge.errors import ConfigError, PolicyError, UnavailableError
+from triforge.rollout.episode import judge_task
 from triforge.types import (
+    Criteria,
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
     JudgeTask,
+    RubricPoint,
     Sampling,
     Trajectory,
     TrajectoryVotes,
@@ -54,6 +58,7 @@ class Service:
     def __init__(self, text: str = r"\boxed{1}", errors: Sequence[Exception] = ()) -> None:
         self.text, self.errors = text, list(errors)
         self.calls = 0
+        self.asked: list[GenerateRequest] = []
         self.hold: asyncio.Event | None = None
 
     async def __call__(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
@@ -62,6 +67,7 @@ class Service:
             raise self.errors.pop(0)
         if self.hold is not None:
             await self.hold.wait()
+        self.asked += requests
         return [answer(request, self.text) for request in requests]
 
 
@@ -91,6 +97,63 @@ async def test_the_last_judged_trajectory_completes_and_announces_the_group(play
     votes = await votes_of(played)
     assert set(votes) == {"g-00", "g-01"}
     assert [[v.value for v in s.votes] for s in votes["g-00"].steps] == [[1, 1], [1, 1]]
+
+
+async def test_the_rubric_of_a_task_gets_its_votes(broker: Broker) -> None:
+    rubric = (RubricPoint(text="helps", weight=2.0), RubricPoint(text="is short"))
+    criteria = Criteria(rubric=rubric, reference="say yes")
+    rollouts = tuple(t.model_copy(update={"criteria": criteria}) for t in GROUP.played.trajectories)
+    played = GROUP.played.model_copy(update={"trajectories": rollouts})
+    await put(broker, GROUP.model_copy(update={"played": played}), votes=False)
+    service = Service(r"\boxed{1}\boxed{-1}")
+    judge = worker(broker, service)
+    await judge.judge(job(0, hindsight=True))
+    service.text = r"\boxed{1}"  # a vote is missing
+    await judge.judge(job(1))
+    assert await announced(broker) == ["g"]
+    votes = await votes_of(broker)
+    assert [[v.value for v in s.votes] for s in votes["g-00"].steps] == [[1, 1], [1, 1]]
+    assert [[v.value for v in s.votes] for s in votes["g-01"].steps] == [[0, 0], [0, 0]]
+    prompts = [str(request.messages[0].content) for request in service.asked]
+    assert all("? say yes >" in prompt and "? helps ? is short ?" in prompt for prompt in prompts)
+    assert [prompt.count("?") for prompt in prompts] == [
+        5,
+        5,
+        4,
+        4,
+    ]  # one more before a question in hindsight
+
+
+async def test_rollouts_that_are_compared_have_scores(broker: Broker) -> None:
+    task = group_task(run_id="r")
+    reward = RewardSection(kind="pairwise", votes=1, prompt="terse")
+    played = GROUP.played.model_copy(
+        update={"group": task.model_copy(update={"reward": reward, "votes": 1})}
+    )
+    await broker.put_payload(played)
+    service = Service(r"\boxed{1}")
+    judge = worker(broker, service)
+    asked = judge_task(played.group)
+    await asyncio.gather(judge.judge(asked), judge.judge(asked))
+    assert await announced(broker) == ["g"]
+    votes = await votes_of(broker)
+    assert {n: [s.score for s in v.steps] for n, v in votes.items()} == {
+        name: [0.0, 0.0] for name in ("g-00", "g-01")
+    }
+    assert len(service.asked) == 2  # each of the two first, once
+
+
+async def test_a_comparison_that_fails_is_data(broker: Broker) -> None:
+    reward = RewardSection(kind="pairwise", votes=1)
+    group = GROUP.played.group.model_copy(update={"reward": reward, "votes": 1})
+    await broker.put_payload(GROUP.played.model_copy(update={"group": group}))
+    errors = [PolicyError("no") for _ in range(9)]
+    await worker(broker, Service(errors=errors)).judge(judge_task(group))
+    judged = await broker.judged_group("g")
+    assert judged is not None
+    assert judged.judgement is not None
+    assert judged.judgement.error is not None
+    assert judged.votes == (None, None)
 
 
 async def test_a_trajectory_is_judged_before_its_group_is_played(broker: Broker) -> None:

@@ -16,11 +16,12 @@ from services.env_adapter.rollout.worker import RolloutWorker
 from tests.sections import flat_group
 from tests.service.test_broker import announced
 from triforge.broker import JUDGE_QUEUE, Broker
-from triforge.errors import EnvError, NotFoundError
+from triforge.errors import EnvError, InputError, NotFoundError
 from triforge.rollout.episode import play_episode
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
+    Criteria,
     Event,
     GenerateOutput,
     GenerateReply,
@@ -30,6 +31,7 @@ from triforge.types import (
     JudgeTask,
     Params,
     ProgramLimits,
+    RubricPoint,
     Sampling,
     Task,
     TrajectoryVotes,
@@ -356,6 +358,53 @@ class Programs(Family):
 
     def program_limits(self, task: Task) -> ProgramLimits | None:
         return self.limits
+
+
+class Written(Family):
+    """A family whose tasks have a rubric of their own, which may be malformed."""
+
+    malformed = False
+
+    def criteria(self, task: Task, options: Params) -> Criteria:
+        if self.malformed:
+            raise InputError("rubric: given 3, expected a list")
+        return Criteria(rubric=(RubricPoint(text=task.instruction),), reference="yes")
+
+
+POINT = RubricPoint(text=TASK.instruction)
+
+
+@pytest.mark.parametrize(
+    ("family", "asked", "shown"),
+    [
+        (Family(), {}, Criteria()),
+        (Family(), {"reward_shows": ("reference",)}, Criteria(reference="yes\nyes")),
+        (Family(), {"reward_shows": ("rubric", "episode")}, Criteria()),
+        (Family(), {"reward_shows": ("reference",), "votes": 0}, Criteria()),
+        (Written(), {"reward_shows": ("rubric", "reference")}, Criteria(rubric=(POINT,), reference="yes")),
+        (Written(), {"reward_shows": ("rubric",)}, Criteria(rubric=(POINT,))),
+    ],
+)  # fmt: skip
+async def test_a_rollout_carries_what_its_judge_is_to_be_shown_of_the_task(
+    broker: Broker, redis_url: str, family: Family, asked: dict[str, Any], shown: Criteria
+) -> None:
+    await worker(broker, family).play(group(rollouts=1, **asked))
+    (rollout,) = await broker.trajectories(["g-00"])
+    assert rollout is not None
+    assert rollout.criteria == shown
+    jobs = sent(redis_url, kind=JudgeTask)
+    assert [job.hindsight for job in jobs] == ["episode" in asked.get("reward_shows", ())] * len(
+        jobs
+    )
+
+
+async def test_a_malformed_rubric_costs_no_rollout(broker: Broker) -> None:
+    family = Written()
+    family.malformed = True
+    await worker(broker, family).play(group(rollouts=1, reward_shows=("rubric",)))
+    (rollout,) = await broker.trajectories(["g-00"])
+    assert rollout is not None
+    assert (rollout.measured, rollout.criteria) == (True, Criteria())
 
 
 async def test_a_group_of_programs_is_sent_for_tests_once_it_is_whole(

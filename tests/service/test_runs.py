@@ -52,7 +52,8 @@ class OnePool:
     async def check_pool(self, pool: str, options: Params) -> PoolState:
         if "colour" in options:
             raise InputError("household options: field colour: unknown, known are wording")
-        return await self.pool("kitchen")
+        kitchen = await self.pool("kitchen")
+        return kitchen.model_copy(update={"shown": ("reference",)})
 
 
 @pytest.fixture
@@ -219,6 +220,8 @@ ORACLE = {
     "reward": {"kind": "oracle", "accuracy": 0.75},
     "algorithm": {"overrides": {"train_reward_model": False}},
 }
+SHOWN: dict[str, Any] = {"reward": {"shows": ["reference", "episode"]}}
+POINTS: dict[str, Any] = {"reward": {"shows": ["rubric", "reference"]}}
 LADDER = {"adaptation": {"controller": "rlve"}}
 GRPO: dict[str, Any] = {"algorithm": {"preset": "grpo"}}
 SCORED = ".*env_adapter.options.success_at"
@@ -231,6 +234,8 @@ SCORED = ".*env_adapter.options.success_at"
         ("programs", TESTS, ""),
         ("kitchen", ORACLE, "given 'oracle' for the pool 'kitchen'.*do not label"),
         ("labelled", ORACLE, ""),
+        ("kitchen", SHOWN, ""),
+        ("kitchen", POINTS, "reward.shows: given 'rubric' for the pool 'kitchen' of 'household'"),
         ("flat", LADDER, "for the pool 'flat'.*no difficulty levels"),
         ("kitchen", LADDER, ""),
         ("scored", {}, r"algorithm 'rlanything' \(train_reward_model = true\)" + SCORED),

@@ -302,11 +302,16 @@ class Broker(Protocol):
         texts = await self.get(*keys("votes", names))
         if unjudged(played, {name for name, text in zip(names, texts, strict=True) if text}):
             return None
-        *votes, judgement = texts
+        *votes, text = texts
+        judgement = GroupJudgement.model_validate_json(text) if text else None
+        compared = {v.trajectory_id: v for v in judgement.votes} if judgement else {}
         return JudgedGroup(
             played=played,
-            votes=tuple(v if v is None else TrajectoryVotes.model_validate_json(v) for v in votes),
-            judgement=judgement and GroupJudgement.model_validate_json(judgement),
+            votes=tuple(
+                compared.get(name) if v is None else TrajectoryVotes.model_validate_json(v)
+                for name, v in zip(names[:-1], votes, strict=True)
+            ),
+            judgement=judgement and judgement.model_copy(update={"votes": ()}),
         )
 
     async def announce_if_complete(self, group_id: str) -> bool:

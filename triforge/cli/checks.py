@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
@@ -16,9 +16,15 @@ from triforge.cli.terminal import say
 from triforge.config import RunConfig, Settings, merge
 from triforge.doctor.local import demand_model
 from triforge.environments import registry
+from triforge.environments.criteria import shown_of
 from triforge.environments.rows import read_lines, rows_of
 from triforge.environments.tasks import CheckedTasks, check_pool, request_of
-from triforge.environments.trainable import config_on, demand_trainable, unplayable
+from triforge.environments.trainable import (
+    config_on,
+    demand_criteria,
+    demand_trainable,
+    unplayable,
+)
 from triforge.errors import ConfigError, InputError, TriforgeError, WeightsError, own_frames
 from triforge.event_loop import run_anywhere
 from triforge.rendering import Renderer
@@ -72,11 +78,12 @@ def check_new_pool(
         if play:
             demand_playable_code(family, drafts, head.options)
         tasks = {split: {"active": count} for split, count in checked.splits.items()}
+        trials = _trials(family, (draft for split, draft in checked if split == "train"))
         pool = PoolState(
             id=name, name=name, environment=head.environment, options=head.options, created_at=0.0, tasks=tasks, proposals={},
-            **registry.traits(head.environment),
+            shown=shown_of(family, trials, head.options), **registry.traits(head.environment),
         )  # fmt: skip
-        return pool, _trials(family, drafts)[0]
+        return pool, next(_trials(family, drafts))
 
 
 def demand_shown(policy: Path, pool: PoolState, task: Task, options: Params) -> None:
@@ -109,6 +116,7 @@ def demand_playable(pool: PoolState, document: Mapping[str, Any], base: Mapping[
     """Raise ConfigError for a pool that cannot be played or trained on as the document says on a deployment with the document `base`."""
     config = config_on(pool, base, document)
     demand_trainable(config, pool)
+    demand_criteria(config, pool)
     try:
         registry.family(pool.environment).make(merge(pool.options, config.env_adapter.options))
     except (InputError, ConfigError) as error:
@@ -132,7 +140,7 @@ def demand_playable_code(
     """Raise InputError for an environment or reward function of the user's own that raises at every answer to these tasks."""
     if type(family).__module__.startswith("environments.") and "reward" not in options:
         return
-    tasks = _trials(family, drafts)
+    tasks = [*_trials(family, drafts)]
     errors = [run_anywhere(_errors(family, task, options)) for task in tasks]
     if not errors or not all(errors):
         return
@@ -146,11 +154,11 @@ def demand_playable_code(
     ) from first
 
 
-def _trials(family: EnvironmentFamily, drafts: Sequence[TaskDraft]) -> list[Task]:
-    return [
+def _trials(family: EnvironmentFamily, drafts: Iterable[TaskDraft]) -> Iterator[Task]:
+    return (
         Task(id=f"trial-{n}", pool_id="trial", slot="trial", family=family.name, instruction=draft.instruction, params=draft.params)
         for n, draft in enumerate(drafts)
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def _traced(error: TriforgeError) -> str:

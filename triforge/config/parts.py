@@ -88,8 +88,10 @@ SCORERS: Final = Parts(
     "reward.kind",
     "scorer",
     {
-        "votes": Scorer(part=f"{_SCORERS}.votes:score", by_agent=True, trains_judge=True),
-        "shuffled": Scorer(part=f"{_SCORERS}.shuffled:score"),
+        "votes": Scorer(
+            part=f"{_SCORERS}.votes:score", by_agent=True, trains_judge=True, shows_task=True
+        ),
+        "shuffled": Scorer(part=f"{_SCORERS}.shuffled:score", shows_task=True),
         "oracle": Scorer(part=f"{_SCORERS}.oracle:score", needs_labels=True),
         "praise": Scorer(part=f"{_SCORERS}.oracle:praise"),
         "log_ratio": Scorer(
@@ -99,5 +101,5 @@ SCORERS: Final = Parts(
             needs_reference=True,
         ),
     },
-    plain=lambda path: Scorer(part=path, trains_judge=True),
+    plain=lambda path: Scorer(part=path, trains_judge=True, shows_task=True),
 )

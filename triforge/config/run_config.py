@@ -88,9 +88,9 @@ class RunConfig(Section):
     def votes(self) -> int:
         """Votes a step, or tests a group, that the run asks for; 0 where its algorithm reads none: no reward model takes part."""
         algorithm = self.algorithm.resolved
-        # judgements of a whole group do not enter the policy's reward
-        by_group = self.reward.chosen.by_group
-        needed = algorithm.train_reward_model if by_group else algorithm.needs_votes
+        # judgements with a credit of their own do not enter the policy's reward
+        own = self.reward.chosen.credit
+        needed = algorithm.train_reward_model if own else algorithm.needs_votes
         return self.reward.votes if needed else 0
 
     def algorithm_of(self, role: Role) -> Algorithm:

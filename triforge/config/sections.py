@@ -263,9 +263,17 @@ class RewardSection(Section):
     """`votes` of the reward model; step scores that train no judge: `shuffled` votes, an `oracle`, `praise` (+1 on every step), the
     policy's `log_ratio` to a reference; a method with step scores, by its name or path; or `package.module:function`."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
-    """m: votes a step; of a method that judges groups, the texts a group."""
+    """m: votes a step; of a method that judges groups, the texts a group or the comparisons a rollout."""
     prompt: Literal["rubric", "terse"] = "rubric"
-    """`terse` suits small closed vocabularies."""
+    """Form of a judge's prompt: `rubric` asks for reasons before the vote, `terse` suits small closed vocabularies."""
+    shows: Annotated[
+        tuple[Literal["rubric", "reference", "episode"], ...],
+        Only(
+            lambda s: s.chosen.shows_task,
+            'kind = "votes", "shuffled" or "pairwise": no other judge is shown a task',
+        ),
+    ] = ()
+    """Shown to judges besides: the task's `rubric`, a vote of each point; a `reference` solution; the whole `episode` before the question."""
     accuracy: Annotated[
         Share, Only(lambda s: s.chosen.needs_labels, 'kind = "oracle": no other votes are planted')
     ] = 1.0

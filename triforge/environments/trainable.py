@@ -50,6 +50,18 @@ def demand_trainable(config: RunConfig, pool: PoolState) -> None:
         demand_success(config, pool.environment)
 
 
+def demand_criteria(config: RunConfig, pool: PoolState) -> None:
+    """Raise a ConfigError if judges are to be shown what no task of the pool has, as far as that is known."""
+    missing = {"rubric", "reference"}.intersection(config.reward.shows) - {*(pool.shown or ())}
+    if pool.shown is not None and missing:
+        raise ConfigError(
+            f"reward.shows: given {', '.join(map(repr, sorted(missing)))} for the pool {pool.name!r} of {pool.environment!r}, whose "
+            "tasks have none that can be read: a row of `prompts` has them in its columns `rubric` (text with a point a line, or a list "
+            "of texts and of objects with `text` and `weight`) and `reference` (text), a family in `criteria` or `gold` "
+            "(docs/environments.md); or leave them out"
+        )
+
+
 def unplayable(pool: PoolState, error: TriforgeError) -> ConfigError:
     """Make the error for options of a run that the pool's family refuses."""
     return ConfigError(

@@ -61,6 +61,7 @@ def judge_task(group: GroupTask, index: int | None = None) -> JudgeTask:
         sampling=group.judge_sampling,
         deadline_s=group.reward.deadline_s,
         prompt=group.reward.prompt,
+        hindsight="episode" in group.reward.shows,
         scorer=group.reward.kind,
         accuracy=group.reward.accuracy,
         errors=group.reward.errors,

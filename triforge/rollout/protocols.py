@@ -53,12 +53,10 @@ class GroupScorer(Protocol):
 
     async def ask(
         self, generate_many: GenerateMany, task: JudgeTask, played: TrajectoryGroup
-    ) -> GenerateReply:
-        """Sample the texts of the judge."""
+    ) -> Any:
+        """Sample the texts of the judge; the result goes to `judge`."""
 
-    async def judge(
-        self, sandbox: Any, played: TrajectoryGroup, reply: GenerateReply
-    ) -> GroupJudgement:
+    async def judge(self, sandbox: Any, played: TrajectoryGroup, reply: Any) -> GroupJudgement:
         """Evaluate the texts; `sandbox` is a `triforge.sandbox.client.Sandbox`, or None where programs cannot run."""
 
 
@@ -183,6 +181,7 @@ class EnvironmentFamily(Protocol):
     `success_at`           episodes have scores and no success; this score and above is a success, unless the run's option of
                            that name is set; None sets no threshold
     `asks(draft, options)` what a task asks, as text; tasks with equal texts are never in two splits (all parameters by default)
+    `criteria(task, options)` the task's rubric and reference as a `Criteria`, for judges (by default `gold` is the reference)
     `activity()`           what all environments wait for just now, to be shown where it takes long; empty for nothing
     `labels_steps = True`  environments label every step, so `reward.kind = "oracle"` can score them
     """

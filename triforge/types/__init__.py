@@ -76,6 +76,8 @@ from triforge.types.policy import (
     VersionSpan,
 )
 from triforge.types.rollout import (
+    MAX_REFERENCE,
+    Criteria,
     GroupJudgement,
     GroupTask,
     JudgedGroup,
@@ -85,6 +87,7 @@ from triforge.types.rollout import (
     PlannedGroup,
     Player,
     ProgramLimits,
+    RubricPoint,
     Segment,
     Step,
     StepVotes,

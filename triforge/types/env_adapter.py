@@ -66,7 +66,8 @@ class PoolState(Message):
     `tasks` counts versions by split and state. `proposals` counts rewrites by state, without null controls; `null_control` counts
     the verdicts on the unchanged tasks among the candidates. Runs on a paused pool wait at their next step; a retired pool is
     not played. `programs`: its tasks are solved by programs. `labelled`: its environments label every step. `scored`: its episodes
-    have scores, and no success unless a run sets `success_at`. `levelled`: its tasks have difficulty levels.
+    have scores, and no success unless a run sets `success_at`. `levelled`: its tasks have difficulty levels. `shown`: what its tasks
+    have for judges (`reward.shows`), where that was looked up.
     """
 
     id: str
@@ -84,6 +85,7 @@ class PoolState(Message):
     scored: bool = False
     levelled: bool = False
     tenant: str = "default"
+    shown: tuple[Literal["rubric", "reference"], ...] | None = None
 
 
 class Measurement(Message):

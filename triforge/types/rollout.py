@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from triforge.config import EnvAdapterSection, RewardSection, Sampling
 from triforge.config.base import Params, Purpose, Split, TaskState, TrainedRole
@@ -13,6 +13,7 @@ from triforge.types.numbers import Reported
 from triforge.types.policy import GenerateOutput, ImageRef, PlacedImage, VersionSpan
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+MAX_REFERENCE: Final = 16_000  # characters of a reference solution
 
 
 class _Work(Message):
@@ -21,6 +22,25 @@ class _Work(Message):
     seconds: float = 0.0
     at: float = 0.0
     worker: str = ""
+
+
+class RubricPoint(Message):
+    """A point of a task's rubric, also given as its text alone. A vote on it counts `weight` times."""
+
+    text: Annotated[str, Field(min_length=1, max_length=1000)]
+    weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, given: object) -> object:
+        return {"text": given} if isinstance(given, str) else given
+
+
+class Criteria(Message):
+    """A task's rubric and a reference solution of it, for judges. Part of `Trajectory` and `JudgeRequest`."""
+
+    rubric: Annotated[tuple[RubricPoint, ...], Field(max_length=16)] = ()
+    reference: Annotated[str, Field(max_length=MAX_REFERENCE)] = ""
 
 
 class Task(Message):
@@ -168,7 +188,7 @@ class Segment(Message):
 
 
 class Trajectory(_Work):
-    """One rollout. Produced by: rollout worker. Consumed by: judge worker, orchestrator."""
+    """One rollout. Produced by: rollout worker. Consumed by: judge worker, orchestrator. `criteria` is what `reward.shows` asks for."""
 
     id: str
     group_id: str
@@ -181,6 +201,7 @@ class Trajectory(_Work):
     segments: tuple[Segment, ...]
     outcome: Outcome
     retries: int = 0
+    criteria: Criteria = Criteria()
 
     @property
     def measured(self) -> bool:
@@ -197,7 +218,8 @@ class Trajectory(_Work):
 class JudgeTask(Message):
     """A job: m votes on every step of one trajectory, or with an empty `trajectory_id` m texts on the whole group.
 
-    Produced by: rollout worker. Consumed by: judge (queue `judge`). `scorer` is the group's `reward.kind`, `accuracy` and `errors` those of an oracle, `extra` the group's. `judges` judge the steps of these
+    Produced by: rollout worker. Consumed by: judge (queue `judge`). `scorer` is the group's `reward.kind`, `accuracy` and `errors` those of an oracle, `extra` the group's. With
+    `hindsight` the judge sees the episode whole before each question. `judges` judge the steps of these
     agents, the reward model those of all others.
     """
 
@@ -209,6 +231,7 @@ class JudgeTask(Message):
     sampling: Sampling
     deadline_s: Annotated[float, Field(gt=0)]
     prompt: Literal["rubric", "terse"] = "rubric"
+    hindsight: bool = False
     scorer: str = "votes"
     accuracy: Annotated[float, Field(ge=0, le=1)] = 1.0
     errors: Literal["lot", "repeat"] = "lot"
@@ -282,12 +305,13 @@ class JudgeText(GenerateOutput):
 class GroupJudgement(_Work):
     """The judge's texts on a group as a whole; all share `prompt_ids`. Produced by: judge worker. Consumed by: orchestrator.
 
-    `error` is set, and there are no texts, when judging failed: a sandbox that fails is no verdict.
+    `votes` are those of a scorer that compares trajectories: their scores, in the place of texts. `error` is set, and there are no texts, when judging failed: a sandbox that fails is no verdict.
     """
 
     group_id: str
-    prompt_ids: tuple[int, ...]
-    texts: tuple[JudgeText, ...]
+    prompt_ids: tuple[int, ...] = ()
+    texts: tuple[JudgeText, ...] = ()
+    votes: tuple[TrajectoryVotes, ...] = ()
     extra: Extra = Field(default_factory=dict)
     error: ErrorInfo | None = None
 
@@ -295,7 +319,7 @@ class GroupJudgement(_Work):
 class JudgedGroup(Message):
     """A played group with its votes, aligned with `played.trajectories` (None where judging was not wanted or failed).
 
-    If the scorer judges groups as a whole, there are no votes, but a `judgement` (None where there was nothing to judge).
+    If the scorer judges groups as a whole, there is a `judgement` (None where there was nothing to judge), and no votes but those in it.
     Produced by: reward (stream `judged`). Consumed by: orchestrator.
     """
 

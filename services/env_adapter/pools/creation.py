@@ -12,9 +12,10 @@ from typing import Any, Final
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
-from services.env_adapter.pools.rows import pool_states
+from services.env_adapter.pools.rows import pool_states, task_of
 from triforge.access.callers import caller
 from triforge.config import merge
+from triforge.environments.criteria import shown_of
 from triforge.environments.rows import Row
 from triforge.environments.tasks import CheckedTasks, check_pool
 from triforge.errors import ConflictError
@@ -59,14 +60,21 @@ class PoolMaker:
                 return made, False
 
     def check(self, pool: PoolState, options: Params) -> PoolState:
-        """Return the pool if its tasks can be played with its own options and these over them.
+        """Return the pool, with what judges may be shown of it, if its tasks can be played with its own options and these over them.
 
         Raises:
             InputError: the family is not known or may not be named, or it does not know an option.
             ConfigError: a package or program that the family needs is missing.
         """
-        self._family(pool.environment).make(merge(pool.options, options))
-        return pool
+        family, played = self._family(pool.environment), merge(pool.options, options)
+        family.make(played)
+        with self._database.read() as session:
+            query = select(TaskRow).where(
+                TaskRow.pool_id == pool.id, TaskRow.split == "train", TaskRow.version == 0
+            )
+            rows = session.scalars(query.order_by(TaskRow.position)).yield_per(100)
+            tasks = (task_of(row, pool.environment) for row in rows)
+            return pool.model_copy(update={"shown": shown_of(family, tasks, played)})
 
     def _repeated(self, name: str, key: str | None, digest: str) -> PoolState | None:
         """Return the pool that this request made before; raise ConflictError if the key or the name has another owner."""

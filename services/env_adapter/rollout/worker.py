@@ -21,6 +21,7 @@ from pydantic import JsonValue
 
 from services.env_adapter.sessions.groups import SessionGroups
 from triforge.broker import Broker, group_judgement_id, unjudged
+from triforge.environments.criteria import criteria_of
 from triforge.errors import TriforgeError, UnavailableError
 from triforge.retry import retry, waiting
 from triforge.rollout.episode import Ended, judge_task, run_group
@@ -30,7 +31,7 @@ from triforge.rollout.protocols import EnvironmentFamily, Generate, KeepImage, P
 from triforge.rollout.strategies import Artifacts
 from triforge.rollout.transcript import trajectory_id
 from triforge.telemetry import about, stamp, tracing
-from triforge.types import GroupTask, ProgramLimits, Task, Trajectory, TrajectoryGroup
+from triforge.types import Criteria, GroupTask, ProgramLimits, Task, Trajectory, TrajectoryGroup
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class RolloutWorker:
     async def _played(self, group: GroupTask) -> TrajectoryGroup | None:
         """Play a group, or wait until agents have played it, and store it."""
         task = await asyncio.to_thread(self.read_task, group.task_id)
-        ended = partial(self._ended, group)
+        ended = partial(self._ended, group, await asyncio.to_thread(self._criteria, task, group))
         if not group.env_adapter.by_agents:
             played = await self._play(task, group, ended)
             await self._retry(lambda: self.broker.put_payload(played))
@@ -145,6 +146,21 @@ class RolloutWorker:
             )
         return played.model_copy(update={"programs": self._program_limits(task, group)})
 
+    def _criteria(self, task: Task, group: GroupTask) -> Criteria:
+        """Return what judges are shown of the task besides its instruction, as far as the run asks for it and the task has it."""
+        shows = group.reward.shows
+        if not group.votes or not {"rubric", "reference"} & {*shows}:
+            return Criteria()
+        try:
+            known = criteria_of(self.family(task.family), task, group.env_adapter.options)
+        except TriforgeError as error:
+            _log.warning("%s is judged without criteria: %s", group.group_id, error.detail)
+            return Criteria()
+        return Criteria(
+            rubric=known.rubric if "rubric" in shows else (),
+            reference=known.reference if "reference" in shows else "",
+        )
+
     @contextlib.asynccontextmanager
     async def _reporting(self, task: Task, group: GroupTask) -> AsyncIterator[None]:
         """Report meanwhile what the environments of the family wait for, once for all groups that are played."""
@@ -189,10 +205,12 @@ class RolloutWorker:
                 await self._send_judge(group, trajectory)
         return known
 
-    async def _ended(self, group: GroupTask, trajectory: Trajectory) -> Trajectory:
+    async def _ended(
+        self, group: GroupTask, criteria: Criteria, trajectory: Trajectory
+    ) -> Trajectory:
         """Store a trajectory and send its judge job; return the stored one if another worker was first."""
         _count(trajectory)
-        trajectory = trajectory.model_copy(update=stamp())
+        trajectory = trajectory.model_copy(update={**stamp(), "criteria": criteria})
         if not await self._retry(lambda: self.broker.put_payload(trajectory)):
             (stored,) = await self._retry(lambda: self.broker.trajectories([trajectory.id]))
             trajectory = stored or trajectory

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Literal
 
 from services.reward.prompts import Episode, PromptKind, build_prompt
 from services.reward.scorers import demand_samples
 from triforge.errors import InputError, RewardError
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
-from triforge.rollout.verdicts import parse_vote
+from triforge.rollout.verdicts import parse_votes
 from triforge.types import (
+    Criteria,
     GenerateReply,
     GenerateRequest,
     JudgeTask,
@@ -31,7 +33,8 @@ async def score(
 ) -> TrajectoryVotes:
     """Vote on every step: one request a step with n = m, all steps in one call.
 
-    An answer that cannot be read is a vote of 0; a step whose prompt is refused (too long) has no votes. The m samples of a
+    An answer that cannot be read is a vote of 0, an answer with a vote for each point of the task's rubric is one vote
+    (`weighed`); a step whose prompt is refused (too long) has no votes. The m samples of a
     step share their prompt, and the prompts of a trajectory share their beginning; the trajectory's id as affinity keeps them
     on one engine, where both are cached.
 
@@ -39,9 +42,7 @@ async def score(
         InputError: every step's prompt is refused.
         RewardError: the model's answer has the wrong shape.
     """
-    episode = Episode(
-        instruction=trajectory.instruction, steps=trajectory.steps, system=trajectory.system
-    )
+    episode = episode_of(trajectory, task)
     requests = _requests(
         episode,
         kind=task.prompt,
@@ -50,12 +51,23 @@ async def score(
         seed=task.seed,
         affinity=trajectory.id,
     )
-    replies = await _ask_what_fits(generate_many, trajectory.id, requests)
+    replies = await ask_what_fits(generate_many, trajectory.id, requests)
     return TrajectoryVotes(
         trajectory_id=trajectory.id,
         group_id=trajectory.group_id,
-        steps=tuple(_votes(index, reply, task.votes) for index, reply in replies.items()),
+        steps=tuple(
+            _votes(index, reply, task.votes, trajectory.criteria)
+            for index, reply in replies.items()
+        ),
     )
+
+
+def episode_of(trajectory: Trajectory, task: JudgeTask) -> Episode:
+    """Return a trajectory as a judge sees it."""
+    return Episode(
+        instruction=trajectory.instruction, steps=trajectory.steps, system=trajectory.system,
+        criteria=trajectory.criteria, hindsight=task.hindsight,
+    )  # fmt: skip
 
 
 async def vote(
@@ -71,7 +83,9 @@ async def vote(
     judges = [Player(model="reward", sampling=sampling)] * len(episode.steps)
     requests = _requests(episode, kind=kind, votes=votes, judges=judges, seed=seed)
     replies = await _ask(generate_many, requests)
-    return tuple(_votes(index, reply, votes) for index, reply in enumerate(replies))
+    return tuple(
+        _votes(index, reply, votes, episode.criteria) for index, reply in enumerate(replies)
+    )
 
 
 def _requests(
@@ -107,10 +121,14 @@ async def _ask(
     return replies
 
 
-async def _ask_what_fits(
+async def ask_what_fits(
     generate_many: GenerateMany, name: str, requests: Sequence[GenerateRequest]
 ) -> dict[int, GenerateReply]:
-    """Return replies by step. One refused prompt fails the whole call, so the steps are then asked one by one."""
+    """Return replies by place. One refused prompt (too long) fails the whole call, so the prompts are then sent one by one.
+
+    Raises:
+        InputError: every prompt is refused.
+    """
     try:
         return dict(enumerate(await _ask(generate_many, requests)))
     except InputError as error:
@@ -122,19 +140,28 @@ async def _ask_what_fits(
         try:
             replies[index] = (await _ask(generate_many, [request]))[0]
         except InputError as error:
-            _log.warning("%s: step %d is not judged: %s", name, index, error.detail)
+            _log.warning("%s: prompt %d is not judged: %s", name, index, error.detail)
     if not replies:
         raise refused
     return replies
 
 
-def _votes(index: int, reply: GenerateReply, votes: int) -> StepVotes:
+def weighed(text: str, criteria: Criteria) -> Literal[-1, 0, 1]:
+    """Return the vote in an answer: with a rubric +1 if the points of +1 outweigh those of -1, else -1; 0 if it cannot be read."""
+    weights = [point.weight for point in criteria.rubric] or [1.0]
+    votes = parse_votes(text, len(weights))
+    if not votes:
+        return 0
+    return 1 if sum(w * vote for w, vote in zip(weights, votes, strict=True)) > 0 else -1
+
+
+def _votes(index: int, reply: GenerateReply, votes: int, criteria: Criteria) -> StepVotes:
     demand_samples(reply, votes, f"votes on step {index}")
     return StepVotes(
         step=index,
         prompt_ids=reply.prompt_ids,
         images=reply.images,
         votes=tuple(
-            Vote(value=parse_vote(output.text), **dict(output)) for output in reply.outputs
+            Vote(value=weighed(output.text, criteria), **dict(output)) for output in reply.outputs
         ),
     )

@@ -21,7 +21,12 @@ from triforge.broker import Broker
 from triforge.chat_template import read_json
 from triforge.config import RunConfig, Settings, merge, parse, read_document
 from triforge.environments.plugins import Allowed
-from triforge.environments.trainable import config_on, demand_trainable, unplayable
+from triforge.environments.trainable import (
+    config_on,
+    demand_criteria,
+    demand_trainable,
+    unplayable,
+)
 from triforge.errors import ConfigError, InputError, NotFoundError, UnavailableError
 from triforge.json_text import require_keepable
 from triforge.methods import loop_part
@@ -113,9 +118,10 @@ class Runs:
         demand_trainable(config, pool)
         await asyncio.to_thread(_require_runs_read, config, self.store)
         try:
-            await self.pools.check_pool(pool.id, config.env_adapter.options)
+            checked = await self.pools.check_pool(pool.id, config.env_adapter.options)
         except (InputError, ConfigError) as error:
             raise unplayable(pool, error) from None
+        demand_criteria(config, checked)
         return await asyncio.to_thread(
             self.store.create,
             name=config.run.name,

@@ -14,7 +14,7 @@ import pytest
 
 from environments.prompts.family import FAMILY as PROMPTS
 from triforge.cli import checks
-from triforge.cli.checks import check_new_pool, demand_playable_code, demand_shown
+from triforge.cli.checks import check_new_pool, demand_playable, demand_playable_code, demand_shown
 from triforge.environments.kit import Family, Observation, StepResult, Strict
 from triforge.errors import ConfigError, InputError
 from triforge.rollout.protocols import EnvironmentFamily
@@ -151,6 +151,30 @@ def test_a_system_message_that_the_policy_refuses_is_found_before_a_start(tmp_pa
             demand_shown(folder, *shown, options)
     demand_shown(folder, *prompts(prompt[1:]), {})
     demand_shown(chatml_folder(tmp_path / "other"), *house, {})
+
+
+@pytest.mark.parametrize(
+    ("shows", "columns", "refused"),
+    [
+        (["rubric"], {"rubric": "Is short."}, ""),
+        (["rubric", "reference"], {"rubric": "Is short."}, "'reference'"),
+        (["rubric"], {"rubric": 3}, "'rubric'"),
+        (["episode"], {}, ""),
+    ],
+)
+def test_a_judge_is_not_shown_what_no_task_has(
+    shows: list[str], columns: dict[str, Any], refused: str
+) -> None:
+    tasks = [{"params": {"prompt": str(n), "columns": columns}} for n in range(2)]
+    body = {"options": {"reward": f"{__name__}:of_a_number", "success_at": 1.0}, "tasks": tasks}
+    pool, _ = check_new_pool("mine", body, "prompts", play=False)
+    document = {"reward": {"shows": shows}, "adaptation": {"controller": "none"}}
+    with (
+        pytest.raises(ConfigError, match=f"reward.shows: given {refused}")
+        if refused
+        else nullcontext()
+    ):
+        demand_playable(pool, document, {})
 
 
 def test_held_out_tasks_too_few_to_show_a_gain_are_reported() -> None:

@@ -320,3 +320,43 @@ def test_an_identity_that_a_row_does_not_have_is_named() -> None:
         pytest.raises(InputError, match="line 1: prompts options: field identity: given 'uid'"),
     ):
         check_pool(FAMILY, head, rows, checked)
+
+
+POINTS = [{"text": "Is polite.", "weight": 2.0}, {"text": "Is short."}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        ({}, {}),
+        ({"rubric": "Is polite.\n\nIs short.", "reference": "Yes, please."}, {"points": [1.0, 1.0], "reference": "Yes, please."}),
+        ({"rubric": POINTS}, {"points": [2.0, 1.0]}),
+        ({"rubric": ["Is polite.", POINTS[1]]}, {"points": [1.0, 1.0]}),
+        ({"reference": "x" * 20_000, "rubric": None}, {"reference": "x" * 16_000}),
+    ],
+)  # fmt: skip
+def test_a_row_has_a_rubric_and_a_reference_in_its_columns(columns: Params, shown: Params) -> None:
+    params = {**ROW, "columns": {**ROW["columns"], **columns}}
+    found = FAMILY.criteria(task_of(FAMILY, params), {})
+    assert [point.weight for point in found.rubric] == shown.get("points", [])
+    assert found.reference == shown.get("reference", "")
+    assert {point.text for point in found.rubric} <= {"Is polite.", "Is short."}
+
+
+@pytest.mark.parametrize(
+    "rubric", [3, {"text": "x"}, [{"text": "x", "weight": 0}], [["x"]], ["x"] * 17, ["x" * 1001]]
+)
+def test_a_rubric_that_cannot_be_read_is_none_of_the_pool(
+    empty_store: Path, tmp_path: Path, rubric: Any
+) -> None:
+    database = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
+    maker = PoolMaker(database, lambda _: FAMILY)
+    head = PoolRequest(name="p", environment="prompts", options=options("score"))
+    bad = {**ROW, "prompt": "another", "columns": {**ROW["columns"], "rubric": rubric}}
+    good = {**ROW, "columns": {**ROW["columns"], "reference": "Yes."}}
+    rows = [(f"tasks[{n}]", {"params": params}) for n, params in enumerate((bad, good))]
+    pool, _ = maker.create(head, rows)
+    assert (pool.shown, maker.check(pool, {}).shown) == (None, ("reference",))
+    database.close()
+    with pytest.raises(InputError, match="columns"):
+        FAMILY.criteria(task_of(FAMILY, bad), {})
