@@ -283,8 +283,7 @@ def ends_of(results: Results, arm: str) -> dict[int, float]:
 
 def seconds_of(results: Results, arm: str) -> float:
     """Return the mean time of an arm's runs."""
-    found = [run["seconds"] for (name, _), run in results.items() if name == arm]
-    return sum(found) / len(found)
+    return mean([run["seconds"] for (name, _), run in results.items() if name == arm]).value
 
 
 def _cell(values: Sequence[float], *, sign: bool = False) -> str:

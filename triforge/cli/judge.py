@@ -154,12 +154,13 @@ def measured(metrics: Mapping[str, float], rows: Sequence[Row]) -> dict[str, Any
     ):
         keys = (key, f"{key}/low", f"{key}/high")
         measures |= {name: [metrics[k] for k in keys if k in metrics]} if key in metrics else {}
-    for name, chosen in (
-        ("+1 on steps of successes", lambda row: row["outcome"] == 1),
-        ("+1 on steps of failures", lambda row: row["outcome"] == -1),
-        ("+1 on wrong steps of failures", lambda row: row["outcome"] == row["label"] == -1),
+    for name, outcome, labels in (
+        ("+1 on steps of successes", 1, (-1, 1, None)),
+        ("+1 on steps of failures", -1, (-1, 1, None)),
+        ("+1 on wrong steps of failures", -1, (-1,)),
     ):
-        counts = _praise([row for row in rows if chosen(row)])
+        chosen = [row for row in rows if row["outcome"] == outcome and row["label"] in labels]
+        counts = _praise(chosen)
         if counts:
             hits, of = map(sum, zip(*counts, strict=True))
             measures[name] = [hits / of, *share_interval(counts)]

@@ -90,7 +90,8 @@ def read_items(path: Path, renderer: Renderer, *, max_tokens: int) -> Items:
     conversations = read_file(path, lambda row: _item(row, renderer, max_tokens))
     if not conversations:
         raise InputError(f"{path}: no conversation in it")
-    ids, scored, weights, asked, groups = [], [], [], [], []
+    ids, scored, weights, asked = [], [], [], []
+    groups: list[str] = []
     for number, (sequences, weight, question, group) in enumerate(conversations):
         for tokens, mask in sequences:
             places = np.flatnonzero(mask)
