@@ -41,17 +41,22 @@ class Audited:
 
 
 def audited(groups: Iterable[JudgedGroup], *, share: float, anchors: float) -> list[Audited]:
-    """Return the audited rollouts of a step's training groups: `share` of them by lot, `anchors` of those to measure the judge."""
+    """Return the audited rollouts of a step's training groups: `share` of them by lot; see `is_anchor`."""
     found = []
     for group in groups:
         if group.played.group.purpose not in ("train", "measure_parent"):
             continue
         for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True):
-            lot = draw(trajectory.id)
-            if lot < share and votes is not None and trajectory.measured:
-                one = Audited(group, trajectory, votes, anchor=lot < share * anchors)
+            if draw(trajectory.id) < share and votes is not None and trajectory.measured:
+                anchor = is_anchor(trajectory.id, anchors)
+                one = Audited(group, trajectory, votes, anchor=anchor)
                 found += [one] if any(one.steps) else []
     return found
+
+
+def is_anchor(trajectory: str, anchors: float) -> bool:
+    """Return whether the labels of a rollout, from any source, measure the judge and do not train it: a share by lot."""
+    return draw(f"anchor {trajectory}") < anchors
 
 
 def right_share(trajectory: Trajectory, votes: TrajectoryVotes) -> float | None:

@@ -416,6 +416,27 @@ def test_refused_further_model(document: Any, sentence: str) -> None:
         parse(document)
 
 
+SIDECAR: dict[str, Any] = {"env_adapter": {"played_by": "trainer"}, "run": {"eval_every": 0}}
+
+
+def test_the_policy_of_another_trainer_is_not_trained_here() -> None:
+    assert parse(SIDECAR).trained == ("reward",)
+    assert parse(SIDECAR | {"algorithm": {"preset": "grpo"}}).trained == ()
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ({"run": {}}, "run.eval_every above 0"),
+        ({"algorithm": {"preset": "ppo"}}, "a critic"),
+        ({"reward": {"kind": "log_ratio"}, "algorithm": {"preset": "grpo"}}, "reward.kind = "),
+    ],
+)
+def test_refused_with_the_policy_of_another_trainer(document: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"played_by: given 'trainer' with {sentence}"):
+        parse(SIDECAR | document)
+
+
 ONE_BASE: dict[str, Any] = {
     "models": {
         "policy": {"path": "/models/base"},

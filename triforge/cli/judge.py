@@ -154,13 +154,12 @@ def measured(metrics: Mapping[str, float], rows: Sequence[Row]) -> dict[str, Any
     ):
         keys = (key, f"{key}/low", f"{key}/high")
         measures |= {name: [metrics[k] for k in keys if k in metrics]} if key in metrics else {}
-    for name, outcome, labels in (
-        ("+1 on steps of successes", 1, (-1, 1, None)),
-        ("+1 on steps of failures", -1, (-1, 1, None)),
-        ("+1 on wrong steps of failures", -1, (-1,)),
+    for name, chosen in (
+        ("+1 on steps of successes", {"outcome": 1}),
+        ("+1 on steps of failures", {"outcome": -1}),
+        ("+1 on wrong steps of failures", {"outcome": -1, "label": -1}),
     ):
-        chosen = [row for row in rows if row["outcome"] == outcome and row["label"] in labels]
-        counts = _praise(chosen)
+        counts = _praise([row for row in rows if chosen.items() <= row.items()])
         if counts:
             hits, of = map(sum, zip(*counts, strict=True))
             measures[name] = [hits / of, *share_interval(counts)]

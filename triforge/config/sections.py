@@ -110,8 +110,9 @@ class RunSection(Section):
 class EnvAdapterSection(Section):
     """How episodes are played."""
 
-    played_by: Literal["workers", "sessions"] = "workers"
-    """`workers` play the environment; with `sessions` agents of yours do, each in a session of its own (docs/agents.md)."""
+    played_by: Literal["workers", "sessions", "trainer"] = "workers"
+    """`workers` play the environment; with `sessions` agents of yours do, each in a session of its own (docs/agents.md); with `trainer`
+    another trainer draws tasks and reports what its own policy did (docs/sidecar.md)."""
     strategy: StrategyName = "group"
     """`group` plays K episodes of a task; a method with a strategy, by its name or path, draws them otherwise. Groups that measure the
     policy are played as `group` in any case."""
@@ -138,8 +139,13 @@ class EnvAdapterSection(Section):
 
     @property
     def by_agents(self) -> bool:
-        """Whether agents of the user play the episodes, in sessions."""
-        return self.played_by == "sessions"
+        """Whether programs of the user play the episodes: agents in sessions, or a trainer."""
+        return self.played_by != "workers"
+
+    @property
+    def by_trainer(self) -> bool:
+        """Whether the policy belongs to another trainer: it is neither served nor trained here."""
+        return self.played_by == "trainer"
 
     def conflicts(self, config: Any) -> Conflicts:
         """Refuse estimators and jobs that read the rollouts of the strategy as something else."""
@@ -159,9 +165,19 @@ class EnvAdapterSection(Section):
         special = bool(chosen.part)
         yield (
             special and self.by_agents,
-            f"{given} with env_adapter.played_by = 'sessions', allowed only with 'workers': agents in sessions draw their own "
-            "responses",
+            f"{given} with env_adapter.played_by = {self.played_by!r}, allowed only with 'workers': agents and trainers draw their "
+            "own responses",
         )
+        for ours, what in (
+            (config.run.eval_every and config.run.eval_tasks, "run.eval_every above 0"),
+            (algorithm.needs_critic, "a critic (algorithm.overrides.estimator)"),
+            (config.algorithm_of("reward").job_part.pairs, "a reward model that learns from pairs"),
+            (config.reward.chosen.needs_reference, f"reward.kind = {config.reward.kind!r}"),
+        ):
+            yield (
+                self.by_trainer and bool(ours),
+                f"env_adapter.played_by: given 'trainer' with {what}, allowed only without: the policy and its tokens are the trainer's",
+            )
         yield (
             special and config.adaptation.adapts,
             f"{given} with adaptation.controller = {config.adaptation.controller!r}, allowed only with 'none': selected "
