@@ -36,7 +36,6 @@ class Demonstrations:
     inadmissible_share: float
     flip_rate: float = 0.0
     together: bool = False
-    handling_share: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,19 +58,17 @@ class WarmStart:
         random_rate=(0.05, 0.12, 0.25, 0.45),
         forget_rate=(0.0, 0.4, 0.85),
         inadmissible_share=0.2,
-        handling_share=0.5,
         together=True,
     )
     policy: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=16, steps=1600)
     judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=1100)
 
     def fields(self) -> dict[str, Any]:
-        """Return what names the models; without newer options where they are off, as in the names of earlier models."""
+        """Return what names the models; without `together` where it is off, as in the names of earlier models."""
         found = asdict(self)
         for data in (found["policy_data"], found["judge_data"]):
-            for name in ("together", "handling_share"):
-                if not data[name]:
-                    del data[name]
+            if not data["together"]:
+                del data["together"]
         return found
 
 
