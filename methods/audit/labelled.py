@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from methods.audit.promotion import Hits
 from triforge.algorithms.judge_targets.label import draw
 from triforge.algorithms.vote_errors import errors_by_kind, vote_errors
 from triforge.types import JudgedGroup, StepVotes, TrainRow, Trajectory, TrajectoryVotes
@@ -34,11 +35,6 @@ class Audited:
             if label is not None and judged.votes:
                 yield label, judged
 
-    @property
-    def right(self) -> float | None:
-        """Share of the votes that are right; one that cannot be read is wrong."""
-        return right_share(self.trajectory, self.votes)
-
 
 def audited(groups: Iterable[JudgedGroup], *, share: float, anchors: float) -> list[Audited]:
     """Return the audited rollouts of a step's training groups: `share` of them by lot; see `is_anchor`."""
@@ -59,11 +55,12 @@ def is_anchor(trajectory: str, anchors: float) -> bool:
     return draw(f"anchor {trajectory}") < anchors
 
 
-def right_share(trajectory: Trajectory, votes: TrajectoryVotes) -> float | None:
-    """Return the share of the votes on labelled steps that are right; None without any."""
+def hits_of(trajectory: Trajectory, votes: TrajectoryVotes) -> Hits:
+    """Count the votes on the labelled steps of a rollout; one that cannot be read is wrong."""
     labels = {step.index: step.label for step in trajectory.steps if step.label is not None}
-    hits = [v.value == labels[s.step] for s in votes.steps if s.step in labels for v in s.votes]
-    return sum(hits) / len(hits) if hits else None
+    pairs = [(labels[s.step], v.value) for s in votes.steps if s.step in labels for v in s.votes]
+    sides = [[value == label for label, value in pairs if label == side] for side in SIGNS]
+    return tuple(number for side in sides for number in (sum(side), len(side)))
 
 
 def answers(groups: Iterable[JudgedGroup]) -> dict[Sign, tuple[int, ...]]:

@@ -21,13 +21,13 @@ from methods.audit.labelled import (
     answers,
     audited,
     errors,
-    right_share,
+    hits_of,
     rows,
     scaled,
 )
 from methods.audit.late import late
 from methods.audit.options import AuditOptions
-from methods.audit.promotion import compare
+from methods.audit.promotion import balanced, compare
 from services.reward.scorers.votes import score
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.hooks import LoopHooks, Measures, MethodContext
@@ -49,11 +49,11 @@ log = logging.getLogger(__name__)
 
 
 class _Anchor(BaseModel):
-    """A rollout that measures the judge; `right` is the share of right votes when it was played."""
+    """A rollout that measures the judge; `hits` counts the right votes when it was played."""
 
     trajectory: Trajectory
     task: JudgeTask
-    right: float
+    hits: tuple[int, ...]
 
 
 _ANCHORS = TypeAdapter(list[_Anchor])
@@ -67,7 +67,7 @@ class Audit(LoopHooks):
     def __init__(self, run: MethodContext, options: AuditOptions) -> None:
         super().__init__(run, options)
         run.notes.setdefault("answers", {})  # tokens of a vote, by its value
-        run.notes.setdefault("right", {})  # by anchor, of the version in use
+        run.notes.setdefault("hits", {})  # by anchor, of the version in use
         run.notes.setdefault("labels", 0)  # number of the newest late label that was taken
         run.notes.setdefault("steps", [])  # what the alarm reads
         run.notes.setdefault(
@@ -103,12 +103,12 @@ class Audit(LoopHooks):
             return []
         given = await late(self.run, step, self.options.anchors)
         for one in given:  # an anchor with further labels is another one
-            self.run.notes["right"].pop(one.trajectory.id, None)
+            self.run.notes["hits"].pop(one.trajectory.id, None)
         anchors = [one for one in (*found, *given) if one.anchor]
         taught = [one for one in (*found, *given) if not one.anchor]
         made = rows(taught, known, even=self.options.even_sides)
         held = [
-            _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, a.trajectory.index), right=a.right or 0.0)
+            _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, a.trajectory.index), hits=hits_of(a.trajectory, a.votes))
             for a in anchors
         ]  # fmt: skip
         kept = await asyncio.to_thread(self._keep, step, made, held)
@@ -145,18 +145,18 @@ class Audit(LoopHooks):
         anchors = await asyncio.to_thread(self._anchors, step)
         if not anchors:
             return {"audit/anchors": 0.0}
-        standing = {a.trajectory.id: a.right for a in anchors} | self.run.notes["right"]
+        standing = {a.trajectory.id: a.hits for a in anchors} | self.run.notes["hits"]
         now = (await api.weights()).version
         found = {"audit/anchors": float(len(anchors)), "judge/unmeasured": 0.0}
         if now == before:
-            self.run.notes["right"] = {a.trajectory.id: standing[a.trajectory.id] for a in anchors}
+            self.run.notes["hits"] = {a.trajectory.id: standing[a.trajectory.id] for a in anchors}
             return found
         votes = await together(score(a.trajectory, a.task, api.generate_many) for a in anchors)
-        shares = {
-            a.trajectory.id: right_share(a.trajectory, cast) or 0.0
+        new = {
+            a.trajectory.id: hits_of(a.trajectory, cast)
             for a, cast in zip(anchors, votes, strict=True)
         }
-        result = compare(standing, shares)
+        result = compare(standing, new)
         refused = result.refused(self.options.error, self.run.config.run.steps)
         if refused:
             log.warning(
@@ -164,12 +164,11 @@ class Audit(LoopHooks):
                 step, now, result.worse, result.better, result.p,
             )  # fmt: skip
             self.run.notes["refused"] = [now, before]
-        kept = standing if refused else shares
-        self.run.notes["right"] = {a.trajectory.id: kept[a.trajectory.id] for a in anchors}
-        mean = sum(shares.values()) / len(shares)
-        earlier = sum(standing[name] for name in shares) / len(shares)
+        kept = standing if refused else new
+        self.run.notes["hits"] = {a.trajectory.id: kept[a.trajectory.id] for a in anchors}
+        old = {name: standing[name] for name in new}
         return found | {
-            "audit/anchors_right": mean, "audit/anchors_right_before": earlier, "audit/worse": float(result.worse),
+            "audit/anchors_balanced": balanced(new), "audit/anchors_balanced_before": balanced(old), "audit/worse": float(result.worse),
             "audit/better": float(result.better), "audit/refused": float(refused),
         }  # fmt: skip
 

@@ -95,7 +95,7 @@ async def test_a_version_that_judges_worse_is_taken_back(audited: Loop) -> None:
     assert starts[2] != "v000003", "the learner goes on from the version before"
     origins = [r.origin for r in audited.store.weights_of(run.id, "reward")]
     assert [o for o in origins if o is not None] == [base + 1]
-    assert all(m["audit/anchors_right_before"] == 1.0 for m in measures)
+    assert all(m["audit/anchors_balanced_before"] == 1.0 for m in measures)
 
 
 async def test_a_run_does_not_end_with_a_refused_version(audited: Loop) -> None:
