@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -60,7 +61,7 @@ def right_share(trajectory: Trajectory, votes: TrajectoryVotes) -> float | None:
 
 
 def answers(groups: Iterable[JudgedGroup]) -> dict[Sign, tuple[int, ...]]:
-    """Return the tokens of a vote of +1 and of -1, of judges that say nothing but their vote (`reward.prompt = "terse"`)."""
+    """Return the tokens of a vote of +1 and of -1, of judges that write nothing but their vote (`reward.prompt = "terse"`)."""
     found: dict[Sign, tuple[int, ...]] = {}
     for group in groups:
         reward = group.played.group.reward
@@ -72,31 +73,44 @@ def answers(groups: Iterable[JudgedGroup]) -> dict[Sign, tuple[int, ...]]:
     return found
 
 
-def rows(found: Sequence[Audited], known: Mapping[Sign, tuple[int, ...]]) -> list[TrainRow]:
-    """Return what the judge is to say of each audited step: a right vote of its own, else one of `known`; all steps weigh the same."""
-    made = []
+def rows(
+    found: Sequence[Audited], known: Mapping[Sign, tuple[int, ...]], *, even: bool
+) -> list[TrainRow]:
+    """Return the response that the judge imitates on each audited step: a right vote of its own, else one of `known`.
+
+    All steps weigh the same, or with `even` the steps of the two labels together.
+    """
+    wanted: list[tuple[Sign, Trajectory, StepVotes, tuple[int, ...]]] = []
     for one in found:
         for label, judged in one.steps:
             own = (vote.ids for vote in judged.votes if vote.value == label and vote.ids)
             answer = next(own, known.get(label, ()))
             if answer:
-                made.append(_row(one.trajectory, judged, answer))
-    return made
+                wanted.append((label, one.trajectory, judged, answer))
+    of = Counter(label for label, *_ in wanted)
+    return [
+        _row(
+            trajectory, judged, answer, weight=len(wanted) / (len(of) * of[label]) if even else 1.0
+        )
+        for label, trajectory, judged, answer in wanted
+    ]
 
 
-def _row(trajectory: Trajectory, judged: StepVotes, answer: tuple[int, ...]) -> TrainRow:
-    before, said = len(judged.prompt_ids), len(answer)
-    ones = (0.0,) * before + (1.0,) * said
+def _row(
+    trajectory: Trajectory, judged: StepVotes, answer: tuple[int, ...], *, weight: float
+) -> TrainRow:
+    before, length = len(judged.prompt_ids), len(answer)
+    ones = (0.0,) * before + (1.0,) * length
     return TrainRow(
         key=f"{trajectory.id}/{judged.step}", task_id=trajectory.task_id, ids=judged.prompt_ids + answer,
-        logprobs=(0.0,) * (before + said), advantages=ones, weights=tuple(one / said for one in ones),
-        versions=(_UNKNOWN,) * (before + said), images=judged.images,
+        logprobs=(0.0,) * (before + length), advantages=ones, weights=tuple(weight * one / length for one in ones),
+        versions=(_UNKNOWN,) * (before + length), images=judged.images,
     )  # fmt: skip
 
 
 def scaled(found: Sequence[TrainRow]) -> list[TrainRow]:
     """Return rows whose weights add up to 1."""
-    total = len(found)
+    total = sum(sum(row.weights) for row in found)
     return [r.model_copy(update={"weights": tuple(w / total for w in r.weights)}) for r in found]
 
 

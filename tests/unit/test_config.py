@@ -55,7 +55,7 @@ IMPOSSIBLE: list[tuple[str, Any, str]] = [
     ("adaptation.controller", "magic", "'llm_rewrite'"),
     ("reward.votes", 65, "less than or equal to 64"),
     ("trainer.policy.learning_rate", float("nan"), "finite"),
-    ("algorithm.preset", "alphago", "allowed one of ['at_grpo', 'cispo', "),
+    ("algorithm.preset", "alphago", "allowed one of ['at_grpo', 'audited', "),
     ("algorithm.overrides.lam", 500, "allowed a number from 0 to 100"),
     ("algorithm.overrides.lam", 0, "allowed above 0"),
     ("algorithm.overrides.policy_band", [0.8, 0.2], "the low one first"),

@@ -304,7 +304,8 @@ class JudgeText(GenerateOutput):
 class GroupJudgement(_Work):
     """The judge's texts on a group as a whole; all share `prompt_ids`. Produced by: judge worker. Consumed by: orchestrator.
 
-    `votes` are those of a scorer that compares trajectories: their scores, in the place of texts. `error` is set, and there are no texts, when judging failed: a sandbox that fails is no verdict.
+    `votes` are those of a scorer that compares trajectories: their scores, in the place of texts. `error` is set, and there are
+    neither, when judging failed: a sandbox that fails is no verdict.
     """
 
     group_id: str

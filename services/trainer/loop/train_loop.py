@@ -43,6 +43,7 @@ from services.trainer.loop.measures import (
 from services.trainer.loop.parts import Parts, StopRequested, clean_up, seldom
 from services.trainer.loop.run_record import RunRecord
 from services.trainer.loop.task_source import TaskSource
+from triforge.algorithms.schedules import vote_share
 from triforge.config import RunConfig
 from triforge.environments.trainable import demand_known_success
 from triforge.telemetry import about, tracing
@@ -95,7 +96,7 @@ class TrainLoop:
             if self._methods.ended:
                 break
             await self._check()
-            versions = await self._engines.hold()
+            versions = await self._engines.hold(self._methods.refused)
             await self._methods.begin(step, versions)
             await self._collector.resume(versions, step - 1)
             with about(step=step, policy=versions["policy"], reward=versions["reward"]):
@@ -104,6 +105,8 @@ class TrainLoop:
             await clean_up(self._learners.discard())
             await clean_up(self._evaluator.discard())
             self._stop_if_asked()
+        if self._methods.refused:
+            await self._engines.hold(self._methods.refused)
         # an orchestrator may have been killed between a commit and the deletion of its rows
         rows = f"runs/{self._run.id}/batches"
         await clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
@@ -128,7 +131,8 @@ class TrainLoop:
         measures: dict[str, float] = {}
         with tracing.span("step"):
             trust = self._votes.trust(step)
-            options = SampleOptions.of(self._config, step, self._engines.versions, trust)
+            share = vote_share(step, self._algorithm.vote_steps) * self._methods.trust(step)
+            options = SampleOptions.of(self._config, step, self._engines.versions, trust, share)
             with phase("play", measures):
                 rounds = self._collector.window.open_rounds()
                 playing = await self._tasks.plan(filter(self._methods.plays, rounds))
