@@ -80,7 +80,7 @@ class SparseSettings(Settings):
     warm: WarmStart = field(
         default_factory=lambda: WarmStart(
             policy_data=Demonstrations(
-                count=12_000, random_rate=0.12, forget_rate=0.98, inadmissible_share=0.3
+                count=12_000, random_rate=0.12, forget_rate=0.9, inadmissible_share=0.3
             ),
             judge_data=Demonstrations(
                 count=6_000, random_rate=0.2, forget_rate=0.45, inadmissible_share=0.2

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from triforge.algorithms.judge_targets.label import draw
+from triforge.algorithms.vote_errors import errors_by_kind, vote_errors
 from triforge.types import JudgedGroup, StepVotes, TrainRow, Trajectory, TrajectoryVotes
 
 Sign = Literal[-1, 1]
@@ -40,17 +41,22 @@ class Audited:
 
 
 def audited(groups: Iterable[JudgedGroup], *, share: float, anchors: float) -> list[Audited]:
-    """Return the audited rollouts of a step's training groups: `share` of them by lot, `anchors` of those to measure the judge."""
+    """Return the audited rollouts of a step's training groups: `share` of them by lot; see `is_anchor`."""
     found = []
     for group in groups:
         if group.played.group.purpose not in ("train", "measure_parent"):
             continue
         for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True):
-            lot = draw(trajectory.id)
-            if lot < share and votes is not None and trajectory.measured:
-                one = Audited(group, trajectory, votes, anchor=lot < share * anchors)
+            if draw(trajectory.id) < share and votes is not None and trajectory.measured:
+                anchor = is_anchor(trajectory.id, anchors)
+                one = Audited(group, trajectory, votes, anchor=anchor)
                 found += [one] if any(one.steps) else []
     return found
+
+
+def is_anchor(trajectory: str, anchors: float) -> bool:
+    """Return whether the labels of a rollout, from any source, measure the judge and do not train it: a share by lot."""
+    return draw(f"anchor {trajectory}") < anchors
 
 
 def right_share(trajectory: Trajectory, votes: TrajectoryVotes) -> float | None:
@@ -122,31 +128,23 @@ def errors(found: Sequence[Audited]) -> dict[str, float]:
     the word.
     """
     votes = [
-        (label, vote.value, one.trajectory.outcome.value, _word(one.trajectory, judged.step))
+        (label, vote.value, one.trajectory, judged.step)
         for one in found
         for label, judged in one.steps
         for vote in judged.votes
     ]
     if not votes:
         return {}
-    sides = [[value == label for label, value, _, _ in votes if label == side] for side in (1, -1)]
-    measures = {"audit/right": sum(map(sum, sides)) / len(votes)}
-    if all(sides):
-        measures["audit/balanced"] = sum(sum(side) / len(side) for side in sides) / 2
-    praised = [value == 1 for label, value, outcome, _ in votes if outcome == -1 and label == -1]
+    whole = vote_errors((label, value) for label, value, _, _ in votes)
+    measures = {"audit/right": 1 - whole.wrong}
+    if whole.balanced is not None:
+        measures["audit/balanced"] = whole.balanced
+    praised = [v == 1 for label, v, t, _ in votes if t.outcome.value == -1 and label == -1]
     if praised:
         measures["audit/praise_in_failures"] = sum(praised) / len(praised)
-    words: dict[str, list[bool]] = {}
-    for label, value, _, word in votes:
-        words.setdefault(word, []).append(value != label)
-    named = sorted(words, key=lambda word: (-len(words[word]), word))[:_WORDS]
-    return measures | {f"audit/wrong/{word}": sum(words[word]) / len(words[word]) for word in named}
+    kinds = errors_by_kind((label, v, _action(t, index)) for label, v, t, index in votes)
+    return measures | {f"audit/wrong/{word}": one.wrong for word, one in kinds.items()}
 
 
-_WORDS = 12  # kinds of actions that are measured, the most frequent
-
-
-def _word(trajectory: Trajectory, index: int) -> str:
-    """Return the kind of an action: its first word."""
-    action = next(step.action for step in trajectory.steps if step.index == index)
-    return next(iter(action.lower().split()), "none")[:20]
+def _action(trajectory: Trajectory, index: int) -> str:
+    return next(step.action for step in trajectory.steps if step.index == index)

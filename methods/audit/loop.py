@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -26,6 +25,7 @@ from methods.audit.labelled import (
     rows,
     scaled,
 )
+from methods.audit.late import late
 from methods.audit.options import AuditOptions
 from methods.audit.promotion import compare
 from services.reward.scorers.votes import score
@@ -68,6 +68,7 @@ class Audit(LoopHooks):
         super().__init__(run, options)
         run.notes.setdefault("answers", {})  # tokens of a vote, by its value
         run.notes.setdefault("right", {})  # by anchor, of the version in use
+        run.notes.setdefault("labels", 0)  # number of the newest late label that was taken
         run.notes.setdefault("steps", [])  # what the alarm reads
         run.notes.setdefault(
             "trust", {}
@@ -100,20 +101,25 @@ class Audit(LoopHooks):
         self._measures = errors(found) | self._watch(step, groups, found)
         if not self._trains:
             return []
-        anchors = [one for one in found if one.anchor]
-        taught = rows([one for one in found if not one.anchor], known, even=self.options.even_sides)
+        given = await late(self.run, step, self.options.anchors)
+        for one in given:  # an anchor with further labels is another one
+            self.run.notes["right"].pop(one.trajectory.id, None)
+        anchors = [one for one in (*found, *given) if one.anchor]
+        taught = [one for one in (*found, *given) if not one.anchor]
+        made = rows(taught, known, even=self.options.even_sides)
         held = [
-            _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, _index(a)), right=a.right or 0.0)
+            _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, a.trajectory.index), right=a.right or 0.0)
             for a in anchors
         ]  # fmt: skip
-        kept = await asyncio.to_thread(self._keep, step, taught, held)
+        kept = await asyncio.to_thread(self._keep, step, made, held)
         if self._teaches:
             samples.rows["reward"] = kept
         if step % self.options.train_every:
             samples.rows["reward"] = []
         self._measures |= {
             "audit/rollouts": float(len(found)),
-            "audit/labels": float(len(taught)),
+            "audit/labels": float(len(made)),
+            "audit/late": float(sum(1 for one in given for _ in one.steps)),
             "audit/rows": float(len(samples.rows["reward"])),
         }
         return []
@@ -141,7 +147,7 @@ class Audit(LoopHooks):
             return {"audit/anchors": 0.0}
         standing = {a.trajectory.id: a.right for a in anchors} | self.run.notes["right"]
         now = (await api.weights()).version
-        found = {"audit/anchors": float(len(anchors))}
+        found = {"audit/anchors": float(len(anchors)), "judge/unmeasured": 0.0}
         if now == before:
             self.run.notes["right"] = {a.trajectory.id: standing[a.trajectory.id] for a in anchors}
             return found
@@ -198,7 +204,7 @@ class Audit(LoopHooks):
         """Write the labels of a step, and the anchors from it on; return the rows that the judge is trained on."""
         artifacts, options = self.run.parts.artifacts, self.options
         write_rows(artifacts, self._name(step, "parquet"), taught)
-        known = [*self._anchors(step - 1), *anchors]
+        known = [*{a.trajectory.id: a for a in (*self._anchors(step - 1), *anchors)}.values()]
         half = options.most_anchors // 2
         older = sorted(known[:-half], key=lambda a: draw(f"keep {a.trajectory.id}"))
         kept = [*older[: options.most_anchors - half], *known[-half:]]
@@ -208,7 +214,8 @@ class Audit(LoopHooks):
         artifacts.delete(self._name(first - 1, "parquet"))
         names = [self._name(number, "parquet") for number in range(first, step)]
         earlier = [read_rows(artifacts, name) for name in names if artifacts.exists(name)]
-        return scaled([*(row for part in earlier for row in part), *taught])
+        newest = {row.key: row for part in (*earlier, taught) for row in part}
+        return scaled([*newest.values()])
 
     def _anchors(self, step: int) -> list[_Anchor]:
         """Return the anchors after a step, at most `most_anchors`: the newest half, and of all older ones some by lot."""
@@ -217,9 +224,3 @@ class Audit(LoopHooks):
 
     def _name(self, step: int, kind: str) -> str:
         return f"runs/{self.run.run_id}/audit/{step:05d}.{kind}"
-
-
-def _index(one: Any) -> int:
-    """Return the number of a rollout in its group."""
-    names = [trajectory.id for trajectory in one.group.played.trajectories]
-    return names.index(one.trajectory.id)

@@ -13,7 +13,7 @@ from triforge.config.methods import MethodOptions
 
 
 class AuditOptions(MethodOptions):
-    """Training of the judge on labels of audited steps (`reward.audit_share`), and the test that its versions have to pass."""
+    """Training of the judge on labels of audited steps (`reward.audit_share`) and of people (`POST .../labels`); the test of its versions."""
 
     train_every: Positive = 1
     """Steps from one training of the judge to the next."""
@@ -34,7 +34,7 @@ class AuditOptions(MethodOptions):
 
     def conflicts(self, config: RunConfig) -> Iterator[tuple[bool, str]]:
         """Refuse runs in which no label could train the judge."""
-        algorithm, reward = config.algorithm.resolved, config.reward
+        algorithm = config.algorithm.resolved
         yield (
             algorithm.train_reward_model
             and self.error > 0.0
@@ -44,8 +44,9 @@ class AuditOptions(MethodOptions):
             "methods.audit.error = 0, which refuses none",
         )
         yield (
-            reward.audit_share == 0.0,
-            "reward.audit_share: given 0 with methods.audit, expected a share above 0 of the rollouts",
+            config.reward.audit_share == 0.0 and not algorithm.train_reward_model,
+            "reward.audit_share: given 0 with methods.audit and train_reward_model = false, expected a share above 0 of the rollouts: "
+            "labels of people teach and measure a judge that is trained",
         )
         yield (
             algorithm.train_reward_model

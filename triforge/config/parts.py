@@ -93,6 +93,7 @@ SCORERS: Final = Parts(
         ),
         "shuffled": Scorer(part=f"{_SCORERS}.shuffled:score", shows_task=True),
         "oracle": Scorer(part=f"{_SCORERS}.oracle:score", needs_labels=True),
+        "praise": Scorer(part=f"{_SCORERS}.oracle:praise"),
         "log_ratio": Scorer(
             part=f"{_SCORERS}.log_ratio:score",
             one_player=True,

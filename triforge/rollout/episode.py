@@ -64,6 +64,7 @@ def judge_task(group: GroupTask, index: int | None = None) -> JudgeTask:
         hindsight="episode" in group.reward.shows,
         scorer=group.reward.kind,
         accuracy=group.reward.accuracy,
+        errors=group.reward.errors,
         extra=group.extra,
         judges=group.judges,
     )

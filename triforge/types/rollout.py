@@ -218,8 +218,8 @@ class Trajectory(_Work):
 class JudgeTask(Message):
     """A job: m votes on every step of one trajectory, or with an empty `trajectory_id` m texts on the whole group.
 
-    Produced by: rollout worker. Consumed by: judge (queue `judge`). `scorer` is the group's `reward.kind`, `accuracy` that of an oracle, `extra` the group's. With `hindsight`
-    the judge sees the episode whole before each question. `judges` judge the steps of these
+    Produced by: rollout worker. Consumed by: judge (queue `judge`). `scorer` is the group's `reward.kind`, `accuracy` and `errors` those of an oracle, `extra` the group's.
+    With `hindsight` the judge sees the episode whole before each question. `judges` judge the steps of these
     agents, the reward model those of all others.
     """
 
@@ -234,6 +234,7 @@ class JudgeTask(Message):
     hindsight: bool = False
     scorer: str = "votes"
     accuracy: Annotated[float, Field(ge=0, le=1)] = 1.0
+    errors: Literal["lot", "repeat"] = "lot"
     judges: dict[str, Player] = Field(default_factory=dict)
     extra: Extra = Field(default_factory=dict)
 
