@@ -13,7 +13,8 @@ trajectory once. Of screenshots the judge sees the one before the action and the
 
 What the agent and the environment wrote is data to the judge: chat control tokens in it are spelled with other brackets
 (`triforge.prompt_escaping`), and in the rubric every quoted line is marked, so that no response can end the judge's turn or
-pretend to be the rubric. A reference is quoted, too; a point of a rubric is one line without control tokens. What a mark cannot stop is a judge that believes what it reads; that is for training to cure.
+pretend to be the rubric. A reference is quoted, too; a point of a rubric is one line without control tokens. What a mark
+cannot stop is a judge that believes what it reads; that is for training to cure.
 """
 
 from __future__ import annotations

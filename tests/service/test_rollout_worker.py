@@ -363,11 +363,11 @@ class Programs(Family):
 class Written(Family):
     """A family whose tasks have a rubric of their own, which may be malformed."""
 
-    malformed = False
+    error: Exception | None = None
 
     def criteria(self, task: Task, options: Params) -> Criteria:
-        if self.malformed:
-            raise InputError("rubric: given 3, expected a list")
+        if self.error:
+            raise self.error
         return Criteria(rubric=(RubricPoint(text=task.instruction),), reference="yes")
 
 
@@ -398,9 +398,10 @@ async def test_a_rollout_carries_what_its_judge_is_to_be_shown_of_the_task(
     )
 
 
-async def test_a_malformed_rubric_costs_no_rollout(broker: Broker) -> None:
+@pytest.mark.parametrize("error", [InputError("rubric: given 3"), KeyError("rubric")])
+async def test_a_malformed_rubric_costs_no_rollout(broker: Broker, error: Exception) -> None:
     family = Written()
-    family.malformed = True
+    family.error = error
     await worker(broker, family).play(group(rollouts=1, reward_shows=("rubric",)))
     (rollout,) = await broker.trajectories(["g-00"])
     assert rollout is not None

@@ -270,7 +270,7 @@ class RewardSection(Section):
         tuple[Literal["rubric", "reference", "episode"], ...],
         Only(
             lambda s: s.chosen.shows_task,
-            'kind = "votes", "shuffled" or "pairwise": no other judge is shown a task',
+            'kind = "votes", "shuffled" or a method that shows its judge the task: no other does',
         ),
     ] = ()
     """Shown to judges besides: the task's `rubric`, a vote of each point; a `reference` solution; the whole `episode` before the question."""

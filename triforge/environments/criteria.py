@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
-from triforge.errors import TriforgeError
+from triforge.errors import EnvError, TriforgeError
 from triforge.rollout.protocols import EnvironmentFamily
 from triforge.types import MAX_REFERENCE, Criteria, Params, Task
 
@@ -20,11 +20,20 @@ def criteria_of(family: EnvironmentFamily, task: Task, options: Params) -> Crite
 
     Raises:
         InputError: the task's own rubric or reference is malformed.
+        EnvError: the family's code raised anything else.
     """
-    if own := getattr(family, "criteria", None):
-        given: Criteria = own(task, options)
-        return given
-    return Criteria(reference="\n".join(family.gold(task, options) or ())[:MAX_REFERENCE])
+    own = getattr(family, "criteria", None)
+    try:
+        if own:
+            given: Criteria = own(task, options)
+            return given
+        return Criteria(reference="\n".join(family.gold(task, options) or ())[:MAX_REFERENCE])
+    except TriforgeError:
+        raise
+    except Exception as error:  # the family's own code
+        raise EnvError(
+            f"{'criteria' if own else 'gold'} of {family.name} raised {type(error).__name__}: {error}"
+        ) from error
 
 
 def shown_of(family: EnvironmentFamily, tasks: Iterable[Task], options: Params) -> tuple[Any, ...]:

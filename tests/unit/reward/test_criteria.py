@@ -12,6 +12,8 @@ from services.reward.prompts import Episode, build_pair_prompt, build_prompt
 from services.reward.requests import StepText
 from services.reward.scorers.votes import vote
 from tests.unit.reward.test_prompts import CONTROL, EPISODE, STEPS, text
+from triforge.config import parse
+from triforge.errors import ConfigError
 from triforge.rollout.verdicts import parse_votes
 from triforge.types import (
     Criteria,
@@ -133,6 +135,11 @@ def test_the_prompts_of_an_episode_share_what_comes_before_the_question(
         shared = next(n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
         assert "go shelf" in one[:shared]
         assert not hindsight or common in one[:shared]
+
+
+def test_a_judge_that_is_shown_no_task_refuses_the_option() -> None:
+    with pytest.raises(ConfigError, match="shows: given"):
+        parse({"reward": {"kind": "log_ratio", "shows": ["episode"]}})
 
 
 # ---- hostile text ----
