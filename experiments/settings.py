@@ -109,6 +109,10 @@ class Settings(ABC):
         """Return the warm start of a seed: careless demonstrations of services of all sizes."""
         return DemoSettings(seed=seed, generate=SHOWN, warm_start=self.warm)
 
+    def judge_start(self) -> DemoSettings | None:
+        """Return the warm start whose policy takes the place of the judge; None leaves the judge of `warm_start`."""
+        return None
+
     @abstractmethod
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """Return the configuration of an arm's run, as `triforge.config.parse` reads it."""
