@@ -46,6 +46,7 @@ conformance: setup ## only what we are held to by others: the engine contract, t
 	@$(BIN)/python -m scripts.trl_equality
 	@$(BIN)/python -m scripts.openenv_conformance
 	@$(BIN)/python -m scripts.agent_conformance
+	@$(BIN)/python -m scripts.sidecar_conformance
 
 demo: $(VENV)/.stamp-demo ## the closed loop with tiny models, ends with a report
 	@$(BIN)/python -m demo

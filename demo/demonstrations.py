@@ -23,16 +23,19 @@ from triforge.rollout.verdicts import ANSWERS
 from triforge.types import Params
 
 _TERSE: Final[Params] = {"wording": "terse"}
+Rate = float | Sequence[float]
 
 
 def demonstrations(
-    tasks: Iterable[Params], *, seed: int, options: Params = _TERSE, **rates: float
+    tasks: Iterable[Params], *, seed: int, options: Params = _TERSE, **rates: Rate
 ) -> Iterator[Demonstration]:
-    """Play every task once, lazily; episode i depends on the seed and i only. `rates` are those of `Carelessness`."""
+    """Play every task once, lazily; episode i depends on the seed and i only. `rates` are those of `Carelessness`, or lists in turn."""
     play = parse_model(PlayOptions, options, "household options")
+    turns = {name: rate if isinstance(rate, Sequence) else (rate,) for name, rate in rates.items()}
     for index, params in enumerate(tasks):
         rng = Random(f"demonstration {seed} {index}")  # noqa: S311
-        yield demonstrate(world_of(params), play, rng, Carelessness(**rates))
+        careless = Carelessness(**{name: rate[index % len(rate)] for name, rate in turns.items()})
+        yield demonstrate(world_of(params), play, rng, careless)
 
 
 def write_demonstrations(
@@ -44,12 +47,13 @@ def write_demonstrations(
     options: Params,
     flip_rate: float,
     judge: bool = False,
-    **rates: float,
+    together: bool = False,
+    **rates: Rate,
 ) -> dict[str, float]:
     """Play `count` generated tasks and write `policy.jsonl`, `transcripts.jsonl` and `words.txt` (empty unless terse).
 
     Return the number of chats and the share of successes. `rates` are those of `Carelessness`; `flip_rate` of the transcripts'
-    labels are wrong. For a `judge`, `judge.jsonl` has a chat for each step.
+    labels are wrong. For a `judge`, `judge.jsonl` has a chat for each step; those of an episode are trained on `together`.
     """
     terse = parse_model(PlayOptions, options, "household options").wording == "terse"
     words = vocabulary(options) if terse else []
@@ -61,9 +65,12 @@ def write_demonstrations(
     transcripts = [_transcript(shown, flips, flip_rate) for shown in played]
     files = {"policy.jsonl": chats, "transcripts.jsonl": [*map(json.dumps, transcripts)]}
     if judge:
-        judged = (chat for transcript in transcripts for chat in judge_chats(transcript))
-        lines = (json.dumps({"messages": chat}, ensure_ascii=False) for chat in judged)
-        files["judge.jsonl"] = [*lines]
+        files["judge.jsonl"] = [
+            json.dumps({"messages": chat} | group, ensure_ascii=False)
+            for number, transcript in enumerate(transcripts)
+            for group in [{"group": str(number)} if together else {}]
+            for chat in judge_chats(transcript)
+        ]
     folder.mkdir(parents=True, exist_ok=True)
     for name, written in files.items():
         (folder / name).write_text("\n".join(written) + "\n", encoding="utf-8")
@@ -107,11 +114,13 @@ def main(arguments: Sequence[str]) -> int:
     add("--out", type=Path, required=True, help="folder to write")
     add("--count", type=int, default=1000, help="episodes")
     add("--seed", type=int, default=0)
-    add("--random-rate", type=float, default=0.2, help="share of random commands")
-    add("--forget-rate", type=float, default=0.5, help="share of forgotten treatments")
+    add("--random-rate", type=json.loads, default=0.2, help="share of random commands, or a list")
+    add("--forget-rate", type=json.loads, default=0.5, help="of forgotten treatments, or a list")
     add("--inadmissible-share", type=float, default=0.3, help="of the random commands")
+    add("--handling-share", type=float, default=0.0, help="of the others that take or treat")
     add("--flip-rate", type=float, default=0.0, help="share of wrong labels")
     add("--judge", action="store_true", help="also write chats for a judge")
+    add("--together", action="store_true", help="of an episode, trained on in one update")
     add("--generate", type=json.loads, default={}, help="options of the generator, JSON")
     add("--options", type=json.loads, default=_TERSE, help="of the play, JSON")
     given = vars(parser.parse_args(arguments))

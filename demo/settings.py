@@ -23,18 +23,25 @@ class SupervisedSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstrations:
-    """How many episodes are demonstrated, and how carelessly (see `demo.demonstrations`)."""
+    """How many episodes are demonstrated, and how carelessly (see `demo.demonstrations`).
+
+    Attributes:
+        random_rate, forget_rate: of several rates each episode has the next one.
+        together: the votes on an episode train a judge in one update, which computes the episode once.
+    """
 
     count: int
-    random_rate: float
-    forget_rate: float
+    random_rate: float | tuple[float, ...]
+    forget_rate: float | tuple[float, ...]
     inadmissible_share: float
     flip_rate: float = 0.0
+    together: bool = False
+    handling_share: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStart:
-    """The supervised first phase: careless demonstrations for the policy, noisy labels for the judge.
+    """The supervised first phase: careless demonstrations for the policy, labelled ones of players from careful to wild for the judge.
 
     The demonstrator forgets the treatment in most episodes that need one, so that a policy which imitates it has something
     to learn from outcomes and votes.
@@ -48,10 +55,24 @@ class WarmStart:
         count=12_000, random_rate=0.12, forget_rate=0.6, inadmissible_share=0.3
     )
     judge_data: Demonstrations = Demonstrations(
-        count=6_000, random_rate=0.2, forget_rate=0.45, inadmissible_share=0.2, flip_rate=0.05
+        count=6_000,
+        random_rate=(0.05, 0.12, 0.25, 0.45),
+        forget_rate=(0.0, 0.4, 0.85),
+        inadmissible_share=0.2,
+        handling_share=0.5,
+        together=True,
     )
     policy: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=16, steps=1600)
-    judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=32, steps=1800)
+    judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=1100)
+
+    def fields(self) -> dict[str, Any]:
+        """Return what names the models; without newer options where they are off, as in the names of earlier models."""
+        found = asdict(self)
+        for data in (found["policy_data"], found["judge_data"]):
+            for name in ("together", "handling_share"):
+                if not data[name]:
+                    del data[name]
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +92,6 @@ class DemoSettings:
             "seed": self.seed,
             "generate": self.generate,
             "options": self.options,
-            "warm": asdict(self.warm_start),
+            "warm": self.warm_start.fields(),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]

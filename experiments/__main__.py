@@ -1,4 +1,4 @@
-"""`make experiment-table1`, `-votes`, `-outgrown` and `-opd`: every arm on every seed, then the report."""
+"""`make experiment-table1`, `-votes`, `-outgrown`, `-sparse` and `-opd`: every arm on every seed, then the report."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from demo.settings import ROOT
-from demo.warm_start import smollm2, tiny_models
+from demo.warm_start import smollm2
 from experiments.jobs import Job, Tell, finished, run_all
 from experiments.opd import STUDY as OPD
 from experiments.outgrown import BROAD, OUTGROWN
 from experiments.report import Page
 from experiments.settings import Settings
+from experiments.sparse import STUDY as SPARSE
 from experiments.study import Study, files_of
 from experiments.table1 import STUDY as TABLE1
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
-STUDIES = {study.name: study for study in (TABLE1, OUTGROWN, BROAD, VOTES, OPD)}
+STUDIES = {study.name: study for study in (TABLE1, OUTGROWN, BROAD, VOTES, SPARSE, OPD)}
 
 
 def _parser(study: Study) -> argparse.ArgumentParser:
@@ -117,9 +118,7 @@ def _play(
         tell("all runs are on file")
         return []
     for seed in dict.fromkeys(job.seed for job in files):
-        tiny_models(settings.warm_start(seed), tell)
-    if judge := settings.judge_start():
-        tiny_models(judge, tell)
+        settings.models(seed, tell)
     if not options.quick and any(study.arms[job.arm].rewrites for job in files):
         smollm2(tell)()
     quick = ["--quick"] if options.quick else []
@@ -140,9 +139,7 @@ def _one(study: Study, job: Job, settings: Settings, options: argparse.Namespace
 
     torch.set_num_threads(1)
     sys.setswitchinterval(0.0005)  # as the local engine's own process does
-    policy, reward = tiny_models(settings.warm_start(job.seed), _silent)
-    if judge := settings.judge_start():
-        reward, _ = tiny_models(judge, _silent)
+    policy, reward = settings.models(job.seed, _silent)
     models = Models(policy, reward, None)
     if arm.rewrites:  # a smoke test does not wait for a download; the tiny policy answers nonsense
         models.rewrites = policy if options.quick else smollm2(_silent)()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -55,6 +56,7 @@ class Run(LoopHooks):
         settings: how much is played.
         models: what it starts from.
         folder: for its database and artifacts.
+        keep: folder that the judge is copied to at the end; None copies nothing.
         tell: gets each step and evaluation at once, then the rest: a line of the run's file each (`jobs.read`).
     """
 
@@ -67,9 +69,11 @@ class Run(LoopHooks):
         models: Models,
         folder: Path,
         tell: Tell,
+        keep: Path | None = None,
     ) -> None:
         self._name, self._arm, self._seed, self._settings = name, arm, seed, settings
         self._models, self._folder, self._tell = models, folder, tell
+        self._keep = keep
         self._paths = {
             "policy": str(models.policy),
             "reward": str(models.reward),
@@ -112,6 +116,9 @@ class Run(LoopHooks):
             self._pool = (await self._deployment.create_pool(request)).id
             await self._train()
             self._measure()
+            if self._keep:
+                served = (await self._deployment.models["reward"].weights()).uri
+                await asyncio.to_thread(shutil.copytree, served, self._keep)
         self._result.seconds = time.monotonic() - started
         known = ("arm", "seed", "late", "tasks", "seconds")
         self._tell({name: getattr(self._result, name) for name in known})
@@ -239,8 +246,9 @@ def play(
     models: Models,
     *,
     tell: Tell = silent,
+    keep: Path | None = None,
 ) -> Result:
     """Play one run in this process."""
     random.seed(seed)
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(Run(name, arm, seed, settings, models, Path(folder), tell).play())
+        return asyncio.run(Run(name, arm, seed, settings, models, Path(folder), tell, keep).play())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
+from demo.warm_start import tiny_models
 from environments.household.careless import SMALL
 from experiments.settings import QUICK, Arm, Settings
 from experiments.study import Study
@@ -55,9 +57,11 @@ class OpdSettings(Settings):
         """Return the student: one for all seeds, which draw tasks and samples."""
         return DemoSettings(seed=901, warm_start=self.warm)
 
-    def judge_start(self) -> DemoSettings:
-        """Return the teacher, likewise."""
-        return DemoSettings(seed=900, warm_start=self.teacher)
+    def models(self, seed: int, tell: Callable[[str], None]) -> tuple[Path, Path]:
+        """Return the folders of the student and of the teacher, which takes the place of the judge: one for all seeds."""
+        student, _ = super().models(seed, tell)
+        teacher, _ = tiny_models(DemoSettings(seed=900, warm_start=self.teacher), tell)
+        return student, teacher
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """Return the run's configuration: the arm's preset and learning rate; the teacher is measured in the student's place."""

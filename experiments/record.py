@@ -11,7 +11,8 @@ KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "ju
         "judge/unanimous", "judge/alarm", "votes/trained_share", "theory/mu_within", "theory/mu",
         "theory/p_plus", "theory/p_minus", "theory/f_ratio", "theory/one_sided", "votes/trust", "votes/weight",
         "policy/entropy", "policy/kl_k3", "policy/moved_k3", "policy/updates", "rows/policy", "rows/reward",
-        "tasks/accepted", "opd/reverse_kl")  # fmt: skip
+        "tasks/accepted", "audit/balanced", "audit/right", "audit/praise_in_failures", "audit/anchors_right", "audit/refused",
+        "audit/trust", "judge/alarm/praise", "opd/reverse_kl")  # fmt: skip
 """Of a step's measures."""
 
 Tell = Callable[[Mapping[str, Any]], None]

@@ -88,7 +88,7 @@ class Page:
             f"Written by `{self.command}`. Seeds {_listed(self.seeds)}; settings were chosen on other seeds, which are not reported: "
             f"{_listed(tuned)}. {len(results)} runs, {self.minutes:.0f} minutes without the warm starts, {self.machine}.\n",
             "Numbers are means over seeds ± half of the 95 % interval (Student's t). Success is the share of held-out episodes, mean of "
-            "the last two evaluations. Differences are paired by seed. With few seeds an interval that excludes 0 is a hint, and several "
+            "the last evaluations. Differences are paired by seed. With few seeds an interval that excludes 0 is a hint, and several "
             "comparisons stand side by side; an interval that contains 0 does not show that there is no difference.\n",
         )
         pictures = [_picture(*entry) for entry in self.pictures.items()]

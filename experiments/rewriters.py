@@ -16,7 +16,15 @@ async def random_choice(request: GenerateRequest) -> GenerateReply:
     return _reply(draw.choice(lines) for _ in range(request.n))
 
 
+async def sub_goal_choice(request: GenerateRequest) -> GenerateReply:
+    """Draws from the household's help with a sub-goal, where some is offered."""
+    draw, lines = random.Random(request.sampling.seed), _offered(request)  # noqa: S311 (no secret)
+    helps = [line for line in lines if re.search(r"room: (start|stop|remind) ", line)]
+    return _reply(draw.choice(helps or lines) for _ in range(request.n))
+
+
 REWRITERS: dict[str, Generate] = {
+    "sub_goals": sub_goal_choice,
     "random": random_choice,
 }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
+from demo.warm_start import tiny_models
 from environments.household.careless import SMALL
 
 EASY = SMALL | {"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]}
@@ -109,9 +111,9 @@ class Settings(ABC):
         """Return the warm start of a seed: careless demonstrations of services of all sizes."""
         return DemoSettings(seed=seed, generate=SHOWN, warm_start=self.warm)
 
-    def judge_start(self) -> DemoSettings | None:
-        """Return the warm start whose policy takes the place of the judge; None leaves the judge of `warm_start`."""
-        return None
+    def models(self, seed: int, tell: Callable[[str], None]) -> tuple[Path, Path]:
+        """Return the folders of policy and judge that a seed starts from; they are made if they are not in the cache."""
+        return tiny_models(self.warm_start(seed), tell)
 
     @abstractmethod
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def digest(settings: Settings, arm: Arm) -> str:
     """Return the short name of settings and arm, in the name of a run's file; runs of others are never mixed in."""
     # with the options that recorded runs had and that are gone
     played = {"eval_rollouts": 1, **asdict(settings)}
-    played["warm"] |= {"auxiliary": 0}
+    played["warm"] = settings.warm.fields() | {"auxiliary": 0}
     parts = {"settings": played, "arm": {"families": (), **asdict(arm)}}
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 

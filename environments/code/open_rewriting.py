@@ -53,7 +53,7 @@ _SHOWN: Final = 3  # tests of the present problem
 _WORD: Final = re.compile(r"\w+")
 _HOW: Final[dict[Direction, str]] = {
     "harder": "ask for one thing more, or a case that needs more thought; keep what the problem is about",
-    "easier": "ask for one thing less, or smaller inputs; keep what the problem is about",
+    "easier": "ask for one thing less, one part alone, or smaller inputs; keep what the problem is about",
 }
 _MUTATE: Final = Path(mutations.__file__).read_text(encoding="utf-8")
 _EMPTY: Final = "pass"

@@ -115,6 +115,8 @@ def checked(recipe: Recipe) -> Recipe:
         )
     if len(set(recipes.names(steps))) < len(steps):
         raise InputError(f"{WHERE}: field recipe: a step is named twice in {steps}")
+    if recipe.whole and recipe not in recipe.parts():
+        raise InputError(f"{WHERE}: field recipe: {steps} are no part of {list(recipe.whole)}")
     if not recipe.can_be_posed():
         raise InputError(
             f"{WHERE}: field recipe: in {steps} with {recipe.final!r} a step makes no difference; choose others"

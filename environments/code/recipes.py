@@ -25,12 +25,15 @@ SIZES: Final = (5, 7, 0, 1, 4, 6, 9, 12)  # of the tests' data; the first two ar
 
 
 class Recipe(Strict):
-    """Choices of `operations`, at most one of a name, and the seed of the tests."""
+    """Choices of `operations`, at most one of a name, and the seed of the tests; `whole` are the steps of a problem that it is a part of."""
 
     kind: Kind
     steps: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_STEPS, strict=False)]
     final: str
     seed: int = Field(ge=0, lt=2**31)
+    whole: Annotated[tuple[str, ...], Field(max_length=MAX_STEPS, strict=False)] = Field(
+        default=(), repr=False, exclude_if=lambda steps: not steps
+    )
 
     @property
     def world(self) -> World:
@@ -45,7 +48,20 @@ class Recipe(Strict):
     def but(self, *, steps: tuple[str, ...] | None = None, final: str | None = None) -> Recipe:
         """Return the recipe with other steps or another ending."""
         changed = {"steps": self.steps if steps is None else steps, "final": final or self.final}
+        return self.model_copy(update=changed | {"whole": ()})
+
+    def part(self, steps: tuple[str, ...]) -> Recipe:
+        """Return the problem with these neighbouring steps of the whole one."""
+        whole = self.whole or self.steps
+        changed = {"steps": steps, "whole": () if steps == whole else whole}
         return self.model_copy(update=changed)
+
+    def parts(self) -> Iterator[Recipe]:
+        """Yield all parts of the whole problem, the longest first."""
+        whole = self.whole or self.steps
+        for length in range(len(whole), 0, -1):
+            for first in range(len(whole) - length + 1):
+                yield self.part(whole[first : first + length])
 
     def can_be_posed(self) -> bool:
         """Return whether it is sound and has wrong solutions, so that it makes a problem."""

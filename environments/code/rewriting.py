@@ -28,7 +28,8 @@ _EMPTY: Final = "pass"
 def menu(given: ProgramParams, direction: Direction) -> RewriteMenu:
     """Return the closed choices of one direction; the schema of an open answer for a problem that was not generated.
 
-    harder: one step more, at the end or at the start; or an ending further down the table. easier: the reverse.
+    harder: one step more, at the end or at the start; or an ending further down the table. easier: the reverse, or a part of the
+    problem: neighbouring steps of it. A part gets one step of the whole problem more, or fewer.
     """
     recipe = given.recipe
     if recipe is None:
@@ -37,7 +38,8 @@ def menu(given: ProgramParams, direction: Direction) -> RewriteMenu:
     answers = dict.fromkeys((_BETWEEN.join(one.steps), one.final) for one in near)
     return closed_menu(
         f"Present problem:\n{recipes.question(recipe)}\n"
-        f"As steps: {_BETWEEN.join(recipe.steps)}; ending: {recipe.final}.",
+        f"As steps: {_BETWEEN.join(recipe.steps)}; ending: {recipe.final}."
+        + (f" They are a part of: {_BETWEEN.join(recipe.whole)}." if recipe.whole else ""),
         [dict(zip(FIELDS, answer, strict=True)) for answer in answers],
     )
 
@@ -50,7 +52,9 @@ def apply(given: ProgramParams, answer: dict[str, str]) -> ProgramParams:
     steps = tuple(answer["steps"].split(_BETWEEN))
     if len(steps) > MAX_STEPS:
         raise InputError(f"code rewrite: field steps: {len(steps)} steps, at most {MAX_STEPS}")
-    return params_of(checked(given.recipe.but(steps=steps, final=answer["final"])))
+    other = given.recipe.but(steps=steps, final=answer["final"])
+    parts = given.recipe.parts() if answer["final"] == given.recipe.final else ()
+    return params_of(checked(next((one for one in parts if one.steps == steps), other)))
 
 
 def drift(root: Params, candidate: Params) -> float:
@@ -89,6 +93,15 @@ def check(sandbox: Sandbox, parent: Task, candidate: TaskDraft) -> list[CheckRes
 
 def _near(recipe: Recipe, direction: Direction) -> Iterator[Recipe]:
     steps, table = recipe.steps, choices(recipe.world.steps)
+    parts = [one for one in recipe.parts() if one.can_be_posed()]
+    smaller = [one for one in parts if set(one.steps) < set(steps)]
+    if recipe.whole:
+        larger = [one for one in parts if set(steps) < set(one.steps)]
+        least = min(len(one.steps) for one in larger)
+        yield from (
+            smaller if direction == "easier" else (one for one in larger if len(one.steps) == least)
+        )
+        return
     finals = choices(recipe.world.finals)
     rank = finals.index(recipe.final)
     for final in finals[rank + 1 :] if direction == "harder" else finals[:rank]:
@@ -96,6 +109,7 @@ def _near(recipe: Recipe, direction: Direction) -> Iterator[Recipe]:
     if direction == "easier":
         for i in range(len(steps)) if len(steps) > 1 else ():
             yield recipe.but(steps=steps[:i] + steps[i + 1 :])
+        yield from smaller
         return
     for step in table if len(steps) < MAX_STEPS else ():
         if step.partition(":")[0] not in recipes.names(steps):

@@ -6,6 +6,7 @@ command. A tiny policy imitates it first, so that training has something to impr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Literal
@@ -30,16 +31,18 @@ SMALL: Final[dict[str, Any]] = {
 """Options of games that a model of 0.1 M parameters can learn; three of the four types of goals need a treatment."""
 
 _PLACE_VERBS: Final[tuple[Verb, ...]] = ("go", "open", "close")
+_HANDLING: Final = ("take", *TREATMENTS)
 _THING_VERBS: Final[tuple[Verb, ...]] = ("take", "put", "clean", "heat", "cool")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Carelessness:
-    """Shares: of the steps that are random commands, of the treatments that are forgotten, of inadmissible random commands."""
+    """Shares: of the steps that are random commands, of the treatments that are forgotten, of inadmissible random commands, and of the others that take or treat something if they can."""
 
     random_rate: float = 0.12
     forget_rate: float = 0.6
     inadmissible_share: float = 0.3
+    handling_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ def demonstrate(
     while not episode.done:
         noisy.append(rng.random() < careless.random_rate)
         if noisy[-1]:
-            response = _at_random(episode, rng, careless.inadmissible_share)
+            response = _at_random(episode, rng, careless)
         else:
             response = _intended(episode, rng, expert, pursued)
         result = episode.play(response)
@@ -98,10 +101,13 @@ def _intended(episode: Episode, rng: Random, expert: Expert, goal: Goal) -> str:
     return episode.response(rng.choice(moves or episode.commands()))
 
 
-def _at_random(episode: Episode, rng: Random, inadmissible_share: float) -> str:
+def _at_random(episode: Episode, rng: Random, careless: Carelessness) -> str:
     """Return a random command, admissible or not."""
-    admissible = episode.commands()
-    if rng.random() >= inadmissible_share:
+    admissible: Sequence[str] = episode.commands()
+    if rng.random() >= careless.inadmissible_share:
+        if careless.handling_share and rng.random() < careless.handling_share:
+            handling = [text for text in admissible if text.split()[0] in _HANDLING]
+            admissible = handling or admissible
         return episode.response(rng.choice(admissible))
     wrong = [text for text in _all_commands(episode) if text not in admissible]
     return episode.response(rng.choice(wrong))

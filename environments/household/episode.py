@@ -42,12 +42,14 @@ class Episode:
         self.success = False
         self._wording = wording_of(world, options)
         self._expert = Expert(world)
-        self._expert.see(self.state)
         self._offered = self._wording.offered(world, self.state)
         self._nearest = self._commands_left() if options.labels == "progress" else 0
 
     def start(self) -> Reset:
-        text = self._wording.first(self.world, self.instruction)
+        world, text = self.world, self._wording.first(self.world, self.instruction)
+        for command, after in zip(world.played, world.before[1:], strict=True):
+            shown = self._wording.after(world, command, after)
+            text += self._wording.turn.format(self.say(command), shown)
         system = self.options.explained() if self.options.wording == "alfworld" else ""
         return Reset(observation=self._observation(text), system=system)
 

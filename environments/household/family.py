@@ -18,6 +18,8 @@ from environments.household.world import World
 from triforge.environments.kit import Beginner, Family, parse_model
 from triforge.environments.registry import About
 from triforge.errors import InputError
+from triforge.rollout.adapting import identity
+from triforge.rollout.protocols import TaskDraft
 from triforge.types import Params
 
 
@@ -56,6 +58,11 @@ class HouseholdFamily(Family[World, PlayOptions]):
 
     def kind(self, given: World) -> str:
         return given.goal.type
+
+    def asks(self, draft: TaskDraft, options: Params) -> str:  # noqa: ARG002
+        """Return room and goal: help, and the number of steps, make no other question of them."""
+        help_ = ("until", "remind", "played", "hint", "horizon")
+        return identity({name: v for name, v in draft.params.items() if name not in help_})
 
     def check(self, given: World) -> None:
         """Refuse a goal that already holds, or that no plan reaches within the horizon."""

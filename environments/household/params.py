@@ -5,6 +5,8 @@
      "goal": {"type": "clean", "object": "mug", "target": "shelf"},
      "horizon": 24, "hint": false}
 
+Rewriting may add help: `"until": "clean"` ends the goal there, `"remind": true` names the treatment in the instruction, and
+`"played": ["go fridge 1", ...]` are commands that were played before the episode begins.
 A game under ALFWorld's rules has `"rules": "alfworld"`, no hint, and `"phrase"`: which of two sentences announces its goal.
 The order of keys carries no meaning: things are sorted by kind and number, under ALFWorld's rules as its engine lists them.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
@@ -30,7 +33,7 @@ from environments.household.catalogue import (
     RoomKind,
     Rules,
 )
-from environments.household.world import NOWHERE, Goal, Thing, World
+from environments.household.world import NOWHERE, TREATMENTS, Command, Goal, Thing, Until, World
 from triforge.environments import kit
 from triforge.environments.kit import ORDERED, Strict, parse_model, part_of
 from triforge.errors import InputError
@@ -137,16 +140,21 @@ class GameParams(Strict):
     phrase: Literal[0, 1] = 0
     horizon: int | None = Field(default=None, ge=1, le=1000)
     hint: bool = False
+    until: Until = ""
+    remind: bool = False
+    played: list[str] = Field(default_factory=list, max_length=100)
 
 
 def world_of(params: Params) -> World:
     """Read and check a game."""
     game = parse_model(GameParams, params, "household params")
     catalogue = ALFWORLD if game.rules == "alfworld" else SIMPLE
-    foreign = "hint" if catalogue.strict else "phrase"
-    problems: list[str] = []
-    if foreign in params:
-        problems.append(f"field {foreign}: unknown under the rules {game.rules!r}")
+    foreign = ("hint", "until", "remind") if catalogue.strict else ("phrase",)
+    problems = [
+        f"field {name}: unknown under the rules {game.rules!r}"
+        for name in foreign
+        if name in params
+    ]
     carried = (*catalogue.objects, *catalogue.lamps)
     receptacles = _things(
         "receptacles", game.receptacles, catalogue.receptacles, catalogue, problems
@@ -154,10 +162,10 @@ def world_of(params: Params) -> World:
     objects = _things("objects", game.objects, carried, catalogue, problems)
     places = {thing.name: index for index, thing in enumerate(receptacles)}
     problems += _place_problems(game, catalogue, places)
-    problems += _goal_problems(game.goal, catalogue, receptacles, objects)
+    problems += _goal_problems(game, catalogue, receptacles, objects)
     if problems:
         raise InputError(f"household params: {'; '.join(problems)}", problems=tuple(problems))
-    return World(
+    world = World(
         receptacles=receptacles,
         objects=objects,
         where=tuple(places[game.objects[thing.name]] for thing in objects),
@@ -166,12 +174,31 @@ def world_of(params: Params) -> World:
             for i, thing in enumerate(receptacles)
             if thing.kind in OPENABLE and game.receptacles[thing.name] == "open"
         ),
-        goal=Goal(game.goal.type, game.goal.object, game.goal.target),
+        goal=Goal(game.goal.type, game.goal.object, game.goal.target, game.until),
         horizon=game.horizon or (50 if catalogue.strict else 24),
         hint=game.hint,
         catalogue=catalogue,
         phrase=game.phrase,
+        remind=game.remind,
     )
+    return replace(world, played=_played(world, game.played)) if game.played else world
+
+
+def _played(world: World, texts: Sequence[str]) -> tuple[Command, ...]:
+    """Return the commands of texts; each must be admissible after those before it."""
+    commands: list[Command] = []
+    state = world.start()
+    for number, text in enumerate(texts):
+        known = {world.named(command): command for command in world.admissible(state)}
+        after = world.apply(state, known[text]) if text in known else None
+        if after is None:
+            expected = ", ".join(sorted(known))
+            raise InputError(
+                f"household params: field played.{number}: given {text!r}, expected one of {expected}"
+            )
+        commands.append(known[text])
+        state = after
+    return tuple(commands)
 
 
 def listed(thing: Thing) -> tuple[str, int]:
@@ -185,12 +212,17 @@ def listed(thing: Thing) -> tuple[str, int]:
 def params_of(world: World) -> Params:
     """Return the JSON of a game; `world_of` reads it back to an equal world."""
     strict, names = world.catalogue.strict, [thing.name for thing in world.receptacles]
+    aid: Params = {
+        "until": world.goal.until,
+        "remind": world.remind,
+        "played": [world.named(command) for command in world.played],
+    }
     first: Params = {"rules": world.catalogue.rules} if strict else {}
     last: Params = {"phrase": world.phrase} if strict else {"hint": world.hint}
     return {
         **first,
         "receptacles": {
-            name: "open" if world.is_open(world.start(), i) else "closed"
+            name: "open" if world.is_open(world.before[0], i) else "closed"
             for i, name in enumerate(names)
         },
         "objects": {
@@ -201,6 +233,7 @@ def params_of(world: World) -> Params:
         "goal": {"type": world.goal.type, "object": world.goal.object, "target": world.goal.target},
         "horizon": world.horizon,
         **last,
+        **{name: value for name, value in aid.items() if value},
     }
 
 
@@ -254,9 +287,9 @@ def _place_problems(game: GameParams, catalogue: Catalogue, places: dict[str, in
 
 
 def _goal_problems(
-    goal: GoalParams, catalogue: Catalogue, receptacles: Iterable[Thing], objects: Sequence[Thing]
+    game: GameParams, catalogue: Catalogue, receptacles: Iterable[Thing], objects: Sequence[Thing]
 ) -> list[str]:
-    out = []
+    goal, out = game.goal, []
     kinds = {thing.kind for thing in receptacles}
     copies = sum(thing.kind == goal.object for thing in objects)
     needed = Goal(goal.type, goal.object, goal.target).copies
@@ -270,6 +303,10 @@ def _goal_problems(
             out.append(f"field goal.target: look needs a {known} in the room as its target")
     elif goal.target not in kinds:
         out.append(f"field goal.target: the room has no {goal.target!r}")
+    if game.until not in ("", "take", goal.type):
+        out.append(f"field until: given {game.until!r}, which is no sub-goal of {goal.type!r}")
+    if game.remind and goal.type not in TREATMENTS:
+        out.append(f"field remind: {goal.type!r} has no treatment")
     device = DEVICE.get(goal.type)
     if device is not None and device not in kinds:
         out.append(f"field goal.type: {goal.type!r} needs a {device!r} in the room")

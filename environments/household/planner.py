@@ -100,6 +100,8 @@ def _bound(world: World, goal: Goal, state: State) -> int:
     """Return a lower bound of the commands still needed: each manipulation, and each place to be reached."""
     held = state.held
     holds = held != NOTHING and world.objects[held].kind == goal.object
+    if goal.until:
+        return int(not world.won(state, goal))
     if goal.type == "look":
         return (not holds) + (not state.lit)
     if world.won(state, goal):
@@ -127,7 +129,7 @@ def _bound_two(world: World, goal: Goal, state: State, holds: bool, at_target: b
 
 
 class Expert:
-    """An agent that knows only what it has seen: call `see` once for every state that is reached, then ask for commands.
+    """An agent that knows only what it has seen: call `see` once for every state after the start, then ask for commands.
 
     Only the agent moves things, so an object seen once stays known. A demonstrator may pursue another `goal` than the task's (it
     forgets to clean, for example).
@@ -138,6 +140,8 @@ class Expert:
         self._goal = goal or world.goal
         self._seen: set[int] = set()
         self._hinted = hinted(world)
+        for state in world.before:
+            self.see(state)
 
     def see(self, state: State) -> None:
         if state.at != NOWHERE and self._world.is_open(state, state.at):

@@ -19,19 +19,25 @@ def sub_goals(task: Task, actions: Sequence[str], options: Params) -> list[SubGo
     world = world_of(task.params)
     play = parse_model(PlayOptions, options, "household options")
     episode = Episode(world, play.model_copy(update={"answer": "whole"}), task.instruction)
-    states = [episode.state]
+    states = [*world.before]
     for action in actions:
         if episode.done:
             break
         episode.play(action)
         states.append(episode.state)
+    first = len(world.played)
+    counts = {
+        name: next((count for count, state in enumerate(states) if holds(state)), None)
+        for name, holds in tests(world)
+    }
     return [
-        SubGoal(name, next((count for count, state in enumerate(states) if holds(state)), None))
-        for name, holds in _tests(world)
+        SubGoal(name, None if count is None else max(0, count - first))
+        for name, count in counts.items()
     ]
 
 
-def _tests(world: World) -> Iterator[tuple[str, Test]]:
+def tests(world: World) -> Iterator[tuple[str, Test]]:
+    """Yield the name of each sub-goal of a game, and whether a state has it; a goal with `until` ends there."""
     goal = world.goal
     thing, target = goal.object, goal.target
     mine = [i for i, one in enumerate(world.objects) if one.kind == thing]
@@ -45,8 +51,12 @@ def _tests(world: World) -> Iterator[tuple[str, Test]]:
 
     yield f"find {thing}", lambda s: holding(s) or any(i in mine for i in world.here(s))
     yield f"take {thing}", holding
+    if goal.until == "take":
+        return
     if goal.type in TREATMENTS:
         yield f"{goal.type} {thing}", lambda s: any(world.meets(s, i) for i in mine)
+    if goal.until:
+        return
     if goal.type == "look":
         lamps = [i for i, one in enumerate(world.objects) if one.kind == target]
         yield f"use {target}", lambda s: any(s.lit >> i & 1 for i in lamps)

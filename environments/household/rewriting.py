@@ -1,8 +1,8 @@
-"""Rewriting a task: closed choices of a change in the room, a hint, or another goal, and the proofs of the result.
+"""Rewriting a task: closed choices of a change in the room, a hint, help with the goal, or another goal, and the proofs of the result.
 
 All answers are enumerated, planned and compared beforehand, so a decoder that is held to `combinations` cannot write an
-impossible task. They are ordered by how little they change: the room or the hint first, then another object or target of the
-same type of goal, then another type. `check` proves a candidate once more from the stored task alone.
+impossible task. They are ordered by how little they change: the room or the hint first, then help with the goal (`ladder`), then
+another object or target of the same type of goal, then another type. `check` proves a candidate once more from the stored task alone.
 
 Difficulty is a total order, so that "harder" and "easier" are known before a game is played. The order compares, one after the other:
 
@@ -10,9 +10,11 @@ Difficulty is a total order, so that "harder" and "easier" are known before a ga
     look-alikes  objects of other kinds that the same type of goal could be about
     place        the rank of the object's likeliest place among its usual places
     goal, object ranks of the goal's type and of the kind of object (common ones are low)
+    reminder     whether the instruction does not name the treatment
 
 Expected commands are the shortest plan and the search: each receptacle without a sought object costs one command (two where its
-door is closed), times the chance that a search in random order comes to it too early. A hint saves the search for its object.
+door is closed), times the chance that a search in random order comes to it too early. A hint saves the search for its object,
+played commands for what they have shown.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from typing import Any, Final
 
 from environments.household.catalogue import DEVICE, GOAL_TYPES
 from environments.household.episode import Episode
+from environments.household.ladder import MAX_RUNGS, harder, is_helped, rungs
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
 from environments.household.room_changes import MAX_CHANGES, room_changes, spread
 from environments.household.wording import announce, hinted, series
-from environments.household.world import Command, Goal, World
+from environments.household.world import NOWHERE, Command, Goal, World
 from triforge.environments.kit import closed_menu, expect_fields, proofs
 from triforge.errors import InputError
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
@@ -39,10 +42,11 @@ Answer = dict[str, str]
 
 FIELDS: Final = ("goal", "object", "target", "hint", "room")
 SAME: Final = "same"  # the field `room` of an unchanged room
+_HELP: Final = ("hint", "until", "remind", "played")  # parameters of help
 OTHER_GOALS: Final = 12  # of the same type of goal, and of other types
-MAX_COMBINATIONS: Final = MAX_CHANGES + 1 + 2 * OTHER_GOALS
+MAX_COMBINATIONS: Final = MAX_CHANGES + 1 + MAX_RUNGS + 2 * OTHER_GOALS
 
-Difficulty = tuple[Fraction, int, int, int, int]
+Difficulty = tuple[Fraction, int, int, int, int, bool]
 
 MEANING: Final[dict[str, str]] = {
     "place": "bring the object to the target",
@@ -58,7 +62,8 @@ def menu(task: Task, direction: Direction) -> RewriteMenu:
     """Return the closed choices of one direction, at most `MAX_COMBINATIONS`; each is solvable and differs from the task.
 
     harder: later in the order of `difficulty`, never with a new hint, never of a commoner type of goal. easier: the reverse.
-    Under ALFWorld's rules there are no hints and no changes of the room.
+    A task with help of its ladder gets more of it, or the next step back. Under ALFWorld's rules there are no hints and no
+    changes of the room.
     """
     world = world_of(task.params)
     answers = (*same_goal(world, direction), *_other_goals(world, direction))
@@ -76,7 +81,7 @@ def describe(world: World) -> str:
     lines = []
     for rec, thing in enumerate(world.receptacles):
         things = [world.objects[o].name for o, place in enumerate(world.where) if place == rec]
-        door = "" if world.is_open(world.start(), rec) else " (closed)"
+        door = "" if world.is_open(world.before[0], rec) else " (closed)"
         lines.append(f"- {thing.name}{door}: {', '.join(things) or 'empty'}")
     steps = plan(world)
     length = "no plan" if steps is None else f"shortest plan {len(steps)} commands"
@@ -86,8 +91,9 @@ def describe(world: World) -> str:
         f"Room with {series([thing.name for thing in world.receptacles])}:\n"
         + "\n".join(lines)
         + f"\nPresent task: {announce(world)} ({length}, at most {world.horizon} steps)."
+        + (f"\nPlayed before: {', '.join(map(world.named, world.played))}." if world.played else "")
         + f"\nGoals: {meaning}."
-        + ("" if world.catalogue.strict else f"\nRoom: {SAME} leaves it, anything else changes it.")
+        + f"\nRoom: {SAME} leaves it; start, stop and remind help with a sub-goal; anything else changes it."
     )
 
 
@@ -108,16 +114,24 @@ def goals_of(world: World) -> Iterator[Goal]:
                 yield from (goal for goal in goals if copies[kind] >= goal.copies)
 
 
+def _changes(world: World) -> dict[str, Params]:
+    """Return the game after every change that keeps the goal, by name: of the room, or help; of a game with help, of its help."""
+    ladder = {rung.name: params_of(rung.world) for rung in rungs(world)}
+    return ladder if is_helped(world) else room_changes(world) | ladder
+
+
 def same_goal(world: World, direction: Direction) -> Iterator[Answer]:
-    """Yield the choices that keep the goal: one change of the room, or the hint; the smallest change first.
+    """Yield the choices that keep the goal: one change of the room, the hint, or help with it; the smallest change first.
 
     A longer horizon is offered where nothing else is easier: a run's `env_adapter.max_steps` may make it useless.
     """
     now, present = params_of(world), _placed(world)
     if present is None:
         return
-    games = room_changes(world)
-    if not world.catalogue.strict and world.hint == (direction == "harder"):
+    games, helped = _changes(world), is_helped(world)
+    if helped and direction == "harder":
+        games = {rung.name: games[rung.name] for rung in harder(world)}
+    if not (helped or world.catalogue.strict) and world.hint == (direction == "harder"):
         games[SAME] = {**now, "hint": not world.hint}
     order = sorted(games, key=lambda room: drift(now, games[room]))
     longer = [room for room in order if _horizon(games[room]) > world.horizon]
@@ -132,7 +146,7 @@ def same_goal(world: World, direction: Direction) -> Iterator[Answer]:
 def _other_goals(world: World, direction: Direction) -> Iterator[Answer]:
     """Yield the choices that change the goal in the room as it is: those of the same type, then others."""
     present = _placed(world)
-    if present is None:
+    if present is None or is_helped(world):
         return
     hints = (True, False) if direction == "easier" and not world.catalogue.strict else (False,)
     rank = GOAL_TYPES.index
@@ -177,7 +191,7 @@ def apply(task: Task, answer: Answer) -> TaskDraft:
         raise InputError(
             f"household rewrite: field hint: given {hint!r}, expected yes or no, and no under ALFWorld's rules"
         )
-    games = {SAME: params_of(before), **room_changes(before)}
+    games = {SAME: params_of(before), **_changes(before)}
     if room not in games:
         known = ", ".join(games)
         raise InputError(f"household rewrite: field room: given {room!r}, expected one of {known}")
@@ -188,7 +202,7 @@ def apply(task: Task, answer: Answer) -> TaskDraft:
 
 
 def drift(root: Params, candidate: Params) -> float:
-    """Return the edit distance of two tasks as a share: goal, object, target, hint and room count a fifth each.
+    """Return the edit distance of two tasks as a share: goal, object, target, hint, room and each kind of help count a fifth each.
 
     The room counts by the share of its doors, places of objects and horizon that differ.
     """
@@ -197,8 +211,8 @@ def drift(root: Params, candidate: Params) -> float:
     goal, _ = _differ(one["goal"], two["goal"])
     rooms = ({**g["receptacles"], **g["objects"], "horizon": g["horizon"]} for g in (one, two))
     changed, facts = _differ(*rooms)
-    hint = bool(one.get("hint")) != bool(two.get("hint"))
-    return (goal + hint + changed / facts) / len(FIELDS)
+    help_, _ = _differ(*({name: game.get(name) or None for name in _HELP} for game in (one, two)))
+    return min(1.0, (goal + help_ + changed / facts) / len(FIELDS))
 
 
 def _differ(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
@@ -220,8 +234,9 @@ def check(parent: Task, candidate: TaskDraft) -> list[CheckResult]:
         before, world = world_of(parent.params), world_of(candidate.params)
     except InputError as error:
         return proofs(("well_formed", False, error.detail))
-    games = {SAME: params_of(before), **room_changes(before)}
-    room = params_of(replace(world, goal=before.goal, hint=before.hint))
+    games = {SAME: params_of(before), **_changes(before)}
+    helped = is_helped(world) or is_helped(before)
+    room = params_of(world if helped else replace(world, goal=before.goal, hint=before.hint))
     change = next((name for name, game in games.items() if game == room), None)
     steps = plan(world)
     fits = steps is not None and len(steps) <= world.horizon
@@ -263,27 +278,24 @@ def difficulty(world: World, steps: int) -> Difficulty:
         min(ranks, default=0),
         GOAL_TYPES.index(goal.type),
         catalogue.objects.index(goal.object),
+        not world.remind,
     )
 
 
 def search(world: World) -> Fraction:
     """Return the expected commands spent on receptacles without a sought object, in a search in random order."""
-    goal, hint = world.goal, hinted(world)
-    at = {
-        kind: {
-            place
-            for thing, place in zip(world.objects, world.where, strict=True)
-            if thing.kind == kind
-        }
-        for kind in {goal.object, goal.target}
-    }
-    unknown = at[goal.object] - {hint}
-    wanted = goal.copies - (hint is not None)
-    if goal.type == "look":
-        lamps = at[goal.target] - {hint}
+    goal, start, hint = world.goal, world.start(), hinted(world)
+    seen = {s.at for s in world.before if s.at != NOWHERE and world.is_open(s, s.at)}
+    things = list(zip(world.objects, start.where, strict=True))
+    mine = [place for thing, place in things if thing.kind == goal.object]
+    unknown = {*mine} - {hint, NOWHERE, *seen}
+    known = sum(place == NOWHERE or place in seen for place in mine)
+    wanted = goal.copies - max(known, hint is not None)
+    if goal.type == "look" and not goal.until:
+        lamps = {place for thing, place in things if thing.kind == goal.target}
+        lamps = set() if lamps & seen else lamps - {hint}
         wanted += bool(lamps)
         unknown = unknown | lamps
-    start = world.start()
-    idle = set(range(len(world.receptacles))) - unknown - {hint}
+    idle = set(range(len(world.receptacles))) - unknown - {hint, *seen}
     spent = sum(1 if world.is_open(start, place) else 2 for place in idle)
     return Fraction(max(0, min(wanted, len(unknown))) * spent, len(unknown) + 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from environments.household.catalogue import CONTAINERS, LAMP, SIMPLE, GoalType
+from environments.household.catalogue import CONTAINERS, DEVICE, LAMP, SIMPLE, GoalType
 from environments.household.params import PlayOptions
 from environments.household.world import NOTHING, NOWHERE, Command, State, World
 from triforge.environments.kit import parse_model
@@ -26,7 +26,10 @@ _SIMPLE: Final[dict[GoalType, str]] = {
     "two": "put two {object} in {target}",
 }
 _HINT: Final = " hint {object} in {place}"
-WORDS: Final = ("put", "some", "clean", "hot", "cool", "two", "in", "look", "at", "under", "hint")
+_TREAT: Final = " hint {treat} {object} in {device}"
+WORDS: Final = (
+    "put", "some", "clean", "heat", "hot", "cool", "two", "take", "in", "look", "at", "under", "hint",
+)  # fmt: skip
 """Every word of an instruction under the simple rules that is not a kind."""
 
 _ALFWORLD: Final[dict[GoalType, tuple[str, str]]] = {
@@ -40,10 +43,15 @@ _ALFWORLD: Final[dict[GoalType, tuple[str, str]]] = {
 
 
 def announce(world: World) -> str:
-    """Return the instruction of a game; a hint names where the first object of the goal's kind lies at reset."""
+    """Return the instruction of a game; hints name the place of the first object of the goal's kind at reset, and the treatment."""
     goal, strict = world.goal, world.catalogue.strict
-    shape = _ALFWORLD[goal.type][world.phrase] if strict else _SIMPLE[goal.type]
-    text = shape.format(object=goal.object, target=goal.target)
+    if goal.until:
+        text = f"{goal.until} {goal.object}"
+    else:
+        shape = _ALFWORLD[goal.type][world.phrase] if strict else _SIMPLE[goal.type]
+        text = shape.format(object=goal.object, target=goal.target)
+    if world.remind:
+        text += _TREAT.format(treat=goal.type, object=goal.object, device=DEVICE[goal.type])
     place = hinted(world)
     if place is None:
         return text
@@ -74,6 +82,7 @@ class Terse:
     """
 
     nothing = "fail"
+    turn = " {} {}"
 
     def command(self, world: World, command: Command) -> str:
         """Return verb and noun, as in "go fridge" or "take mug"."""
@@ -163,6 +172,7 @@ class Alfworld:
     """Full sentences in the style of ALFWorld; every instance carries its number."""
 
     nothing = "Nothing happens."
+    turn = "\n\n> {}\n{}"
 
     def command(self, world: World, command: Command) -> str:
         """Return, for example, "go to fridge 1", "move mug 1 to shelf 2" or "clean mug 1 with sinkbasin 1"."""

@@ -57,18 +57,22 @@ class State(NamedTuple):
         return self._replace(where=(*self.where[:obj], place, *self.where[obj + 1 :]))
 
 
+Until = Literal["", "take", "clean", "heat", "cool"]
+
+
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A goal; `target` is a kind of receptacle, or of lamp for `look`."""
+    """A goal; `target` is a kind of receptacle, or of lamp for `look`. With `until` the goal ends with this sub-goal."""
 
     type: GoalType
     object: str
     target: str
+    until: Until = ""
 
     @property
     def copies(self) -> int:
         """The number of objects that it needs."""
-        return 2 if self.type == "two" else 1
+        return 2 if self.type == "two" and not self.until else 1
 
 
 class Thing(NamedTuple):
@@ -92,6 +96,8 @@ class World:
         horizon: steps until the episode ends as a failure.
         hint: whether the instruction names the place of the object (simple rules only).
         phrase: the number of the sentence that announces the goal (ALFWorld's rules only).
+        remind: whether the instruction names the treatment and its place (simple rules only).
+        played: commands that were played before the episode begins.
     """
 
     receptacles: tuple[Thing, ...]
@@ -103,6 +109,8 @@ class World:
     hint: bool = False
     catalogue: Catalogue = SIMPLE
     phrase: int = 0
+    remind: bool = False
+    played: tuple[Command, ...] = ()
 
     @cached_property
     def openable(self) -> int:
@@ -129,9 +137,25 @@ class World:
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
+    @cached_property
+    def before(self) -> tuple[State, ...]:
+        """The state at reset, in the middle of the room with empty hands, and the state after each played command."""
+        states = [State(NOWHERE, NOTHING, self.where, self.opened)]
+        for command in self.played:
+            after = self.apply(states[-1], command)
+            assert after is not None, f"{self.named(command)!r} was played but does nothing"
+            states.append(after)
+        return tuple(states)
+
     def start(self) -> State:
-        """Return the state at reset: in the middle of the room, hands empty."""
-        return State(NOWHERE, NOTHING, self.where, self.opened)
+        """Return the state in which an episode begins."""
+        return self.before[-1]
+
+    def named(self, command: Command) -> str:
+        """Return the text of a command in parameters, as in "take mug 1 fridge 1"."""
+        thing = self.object_names[command.obj] if command.obj != NOTHING else ""
+        place = self.receptacle_names[command.rec] if command.rec != NOWHERE else ""
+        return " ".join(filter(None, (command.verb, thing, place)))
 
     def of_kind(self, kind: str) -> list[int]:
         return [i for i, thing in enumerate(self.receptacles) if thing.kind == kind]
@@ -165,10 +189,15 @@ class World:
     def won(self, state: State, goal: Goal | None = None) -> bool:
         """Return whether `goal` (the world's own by default) holds.
 
+        until: a fitting object is held, or was treated.
         place/clean/heat/cool: a fitting object lies in a receptacle of the target kind. two: two objects of the kind lie
         in one receptacle of the target kind. look: a fitting object is held where a lit lamp of the target kind stands.
         """
         goal = goal or self.goal
+        if goal.until == "take":
+            return state.held != NOTHING and self.objects[state.held].kind == goal.object
+        if goal.until:
+            return any(self.meets(state, obj, goal) for obj in range(len(self.objects)))
         if goal.type == "look":
             if state.held == NOTHING or not self.meets(state, state.held, goal):
                 return False

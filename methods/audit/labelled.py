@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from triforge.algorithms.judge_targets.label import draw
+from triforge.algorithms.vote_errors import errors_by_kind, vote_errors
 from triforge.types import JudgedGroup, StepVotes, TrainRow, Trajectory, TrajectoryVotes
 
 Sign = Literal[-1, 1]
@@ -39,17 +41,22 @@ class Audited:
 
 
 def audited(groups: Iterable[JudgedGroup], *, share: float, anchors: float) -> list[Audited]:
-    """Return the audited rollouts of a step's training groups: `share` of them by lot, `anchors` of those to measure the judge."""
+    """Return the audited rollouts of a step's training groups: `share` of them by lot; see `is_anchor`."""
     found = []
     for group in groups:
         if group.played.group.purpose not in ("train", "measure_parent"):
             continue
         for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True):
-            lot = draw(trajectory.id)
-            if lot < share and votes is not None and trajectory.measured:
-                one = Audited(group, trajectory, votes, anchor=lot < share * anchors)
+            if draw(trajectory.id) < share and votes is not None and trajectory.measured:
+                anchor = is_anchor(trajectory.id, anchors)
+                one = Audited(group, trajectory, votes, anchor=anchor)
                 found += [one] if any(one.steps) else []
     return found
+
+
+def is_anchor(trajectory: str, anchors: float) -> bool:
+    """Return whether the labels of a rollout, from any source, measure the judge and do not train it: a share by lot."""
+    return draw(f"anchor {trajectory}") < anchors
 
 
 def right_share(trajectory: Trajectory, votes: TrajectoryVotes) -> float | None:
@@ -60,7 +67,7 @@ def right_share(trajectory: Trajectory, votes: TrajectoryVotes) -> float | None:
 
 
 def answers(groups: Iterable[JudgedGroup]) -> dict[Sign, tuple[int, ...]]:
-    """Return the tokens of a vote of +1 and of -1, of judges that say nothing but their vote (`reward.prompt = "terse"`)."""
+    """Return the tokens of a vote of +1 and of -1, of judges that write nothing but their vote (`reward.prompt = "terse"`)."""
     found: dict[Sign, tuple[int, ...]] = {}
     for group in groups:
         if group.played.group.reward.prompt == "terse":
@@ -71,31 +78,44 @@ def answers(groups: Iterable[JudgedGroup]) -> dict[Sign, tuple[int, ...]]:
     return found
 
 
-def rows(found: Sequence[Audited], known: Mapping[Sign, tuple[int, ...]]) -> list[TrainRow]:
-    """Return what the judge is to say of each audited step: a right vote of its own, else one of `known`; all steps weigh the same."""
-    made = []
+def rows(
+    found: Sequence[Audited], known: Mapping[Sign, tuple[int, ...]], *, even: bool
+) -> list[TrainRow]:
+    """Return the response that the judge imitates on each audited step: a right vote of its own, else one of `known`.
+
+    All steps weigh the same, or with `even` the steps of the two labels together.
+    """
+    wanted: list[tuple[Sign, Trajectory, StepVotes, tuple[int, ...]]] = []
     for one in found:
         for label, judged in one.steps:
             own = (vote.ids for vote in judged.votes if vote.value == label and vote.ids)
             answer = next(own, known.get(label, ()))
             if answer:
-                made.append(_row(one.trajectory, judged, answer))
-    return made
+                wanted.append((label, one.trajectory, judged, answer))
+    of = Counter(label for label, *_ in wanted)
+    return [
+        _row(
+            trajectory, judged, answer, weight=len(wanted) / (len(of) * of[label]) if even else 1.0
+        )
+        for label, trajectory, judged, answer in wanted
+    ]
 
 
-def _row(trajectory: Trajectory, judged: StepVotes, answer: tuple[int, ...]) -> TrainRow:
-    before, said = len(judged.prompt_ids), len(answer)
-    ones = (0.0,) * before + (1.0,) * said
+def _row(
+    trajectory: Trajectory, judged: StepVotes, answer: tuple[int, ...], *, weight: float
+) -> TrainRow:
+    before, length = len(judged.prompt_ids), len(answer)
+    ones = (0.0,) * before + (1.0,) * length
     return TrainRow(
         key=f"{trajectory.id}/{judged.step}", task_id=trajectory.task_id, ids=judged.prompt_ids + answer,
-        logprobs=(0.0,) * (before + said), advantages=ones, weights=tuple(one / said for one in ones),
-        versions=(_UNKNOWN,) * (before + said), images=judged.images,
+        logprobs=(0.0,) * (before + length), advantages=ones, weights=tuple(weight * one / length for one in ones),
+        versions=(_UNKNOWN,) * (before + length), images=judged.images,
     )  # fmt: skip
 
 
 def scaled(found: Sequence[TrainRow]) -> list[TrainRow]:
     """Return rows whose weights add up to 1."""
-    total = len(found)
+    total = sum(sum(row.weights) for row in found)
     return [r.model_copy(update={"weights": tuple(w / total for w in r.weights)}) for r in found]
 
 
@@ -107,31 +127,23 @@ def errors(found: Sequence[Audited]) -> dict[str, float]:
     the word.
     """
     votes = [
-        (label, vote.value, one.trajectory.outcome.value, _word(one.trajectory, judged.step))
+        (label, vote.value, one.trajectory, judged.step)
         for one in found
         for label, judged in one.steps
         for vote in judged.votes
     ]
     if not votes:
         return {}
-    sides = [[value == label for label, value, _, _ in votes if label == side] for side in (1, -1)]
-    measures = {"audit/right": sum(map(sum, sides)) / len(votes)}
-    if all(sides):
-        measures["audit/balanced"] = sum(sum(side) / len(side) for side in sides) / 2
-    praised = [value == 1 for label, value, outcome, _ in votes if outcome == -1 and label == -1]
+    whole = vote_errors((label, value) for label, value, _, _ in votes)
+    measures = {"audit/right": 1 - whole.wrong}
+    if whole.balanced is not None:
+        measures["audit/balanced"] = whole.balanced
+    praised = [v == 1 for label, v, t, _ in votes if t.outcome.value == -1 and label == -1]
     if praised:
         measures["audit/praise_in_failures"] = sum(praised) / len(praised)
-    words: dict[str, list[bool]] = {}
-    for label, value, _, word in votes:
-        words.setdefault(word, []).append(value != label)
-    named = sorted(words, key=lambda word: (-len(words[word]), word))[:_WORDS]
-    return measures | {f"audit/wrong/{word}": sum(words[word]) / len(words[word]) for word in named}
+    kinds = errors_by_kind((label, v, _action(t, index)) for label, v, t, index in votes)
+    return measures | {f"audit/wrong/{word}": one.wrong for word, one in kinds.items()}
 
 
-_WORDS = 12  # kinds of actions that are measured, the most frequent
-
-
-def _word(trajectory: Trajectory, index: int) -> str:
-    """Return the kind of an action: its first word."""
-    action = next(step.action for step in trajectory.steps if step.index == index)
-    return next(iter(action.lower().split()), "none")[:20]
+def _action(trajectory: Trajectory, index: int) -> str:
+    return next(step.action for step in trajectory.steps if step.index == index)

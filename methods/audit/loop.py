@@ -3,8 +3,7 @@
     play ─► audited rollouts ─► rows, with those of earlier steps ─► train, publish ─► anchors judged by the new version ─► refused?
 
 A refused version serves no vote: before the next step the run goes back to the one before, whose optimiser state the learner goes
-on from, as after a rollback by a person. The first version cannot be refused, because the model that a run begins with has no
-checkpoint to go back to. A repeated step gives the same: rows and anchors of a step are files that are written again.
+on from, as after a rollback by a person. A repeated step gives the same: rows and anchors of a step are files that are written again.
 """
 
 from __future__ import annotations
@@ -12,17 +11,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from methods.audit.labelled import SIGNS, answers, audited, errors, right_share, rows, scaled
+from methods.audit.climbing import STEPS, climbing, entry
+from methods.audit.labelled import (
+    SIGNS,
+    Audited,
+    answers,
+    audited,
+    errors,
+    right_share,
+    rows,
+    scaled,
+)
+from methods.audit.late import late
 from methods.audit.options import AuditOptions
 from methods.audit.promotion import compare
 from services.reward.scorers.votes import score
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.hooks import LoopHooks, Measures, MethodContext
-from services.trainer.runs.rollback import Versions
+from services.trainer.loop.measures import success_rate
 from triforge.algorithms.judge_targets.label import draw
 from triforge.event_loop import together
 from triforge.rollout.episode import judge_task
@@ -34,8 +43,6 @@ from triforge.types import (
     TrainedRole,
     TrainRow,
     Trajectory,
-    WeightsState,
-    WeightsUpdate,
 )
 
 log = logging.getLogger(__name__)
@@ -61,12 +68,25 @@ class Audit(LoopHooks):
         super().__init__(run, options)
         run.notes.setdefault("answers", {})  # tokens of a vote, by its value
         run.notes.setdefault("right", {})  # by anchor, of the version in use
-        self._standing: WeightsState | None = None
+        run.notes.setdefault("labels", 0)  # number of the newest late label that was taken
+        run.notes.setdefault("steps", [])  # what the alarm reads
+        run.notes.setdefault(
+            "trust", {}
+        )  # share of `lam` that the votes weigh, by the step that it was measured in
+        self._standing = 0
         self._measures: Measures = {}
+        algorithm = run.config.algorithm.resolved
+        self._trains = algorithm.train_reward_model
+        self._teaches = algorithm.judge_target == "label"
 
     async def begin(self, step: int, versions: Mapping[TrainedRole, int]) -> None:
         """Remember the version that the step is judged by."""
-        self._standing = await self.run.parts.apis["reward"].weights()
+        self._standing = versions.get("reward", 0)
+
+    def trust(self, step: int) -> float:
+        """Return 0 while the policy climbs the judge's errors, else 1, or the judge's competence (`by_competence`)."""
+        earlier = [int(number) for number in self.run.notes["trust"] if int(number) < step]
+        return float(self.run.notes["trust"][str(max(earlier))]) if earlier else 1.0
 
     async def more_samples(
         self, step: int, groups: Sequence[JudgedGroup], samples: Samples
@@ -78,16 +98,28 @@ class Audit(LoopHooks):
         for value, ids in answers(groups).items():
             answered.setdefault(str(value), list(ids))
         known = {sign: tuple(answered.get(str(sign), ())) for sign in SIGNS}
-        anchors = [one for one in found if one.anchor]
-        taught = rows([one for one in found if not one.anchor], known)
+        self._measures = errors(found) | self._watch(step, groups, found)
+        if not self._trains:
+            return []
+        given = await late(self.run, step, self.options.anchors)
+        for one in given:  # an anchor with further labels is another one
+            self.run.notes["right"].pop(one.trajectory.id, None)
+        anchors = [one for one in (*found, *given) if one.anchor]
+        taught = [one for one in (*found, *given) if not one.anchor]
+        made = rows(taught, known, even=self.options.even_sides)
         held = [
-            _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, _index(a)), right=a.right or 0.0)
+            _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, a.trajectory.index), right=a.right or 0.0)
             for a in anchors
         ]  # fmt: skip
-        samples.rows["reward"] = await asyncio.to_thread(self._keep, step, taught, held)
-        self._measures = errors(found) | {
+        kept = await asyncio.to_thread(self._keep, step, made, held)
+        if self._teaches:
+            samples.rows["reward"] = kept
+        if step % self.options.train_every:
+            samples.rows["reward"] = []
+        self._measures |= {
             "audit/rollouts": float(len(found)),
-            "audit/labels": float(len(taught)),
+            "audit/labels": float(len(made)),
+            "audit/late": float(sum(1 for one in given for _ in one.steps)),
             "audit/rows": float(len(samples.rows["reward"])),
         }
         return []
@@ -98,7 +130,7 @@ class Audit(LoopHooks):
 
     async def batch(self, step: int, batch: TrainBatch) -> TrainBatch:
         """Have the judge imitate its rows."""
-        if batch.role != "reward":
+        if batch.role != "reward" or not self._teaches:
             return batch
         plain = {"kl_beta": 0.0, "entropy_bonus": 0.0, "aggregation": "token_mean"}
         learner = batch.learner.model_copy(update={"updates_per_step": self.options.updates})
@@ -107,14 +139,16 @@ class Audit(LoopHooks):
 
     async def after_step(self, step: int, measures: Mapping[str, float]) -> Measures:
         """Have a new version judge the anchors; one that judges worse than the version before goes back to it."""
+        if not self._trains:
+            return {}
         api, before = self.run.parts.apis["reward"], self._standing
         anchors = await asyncio.to_thread(self._anchors, step)
-        if before is None or not anchors:
+        if not anchors:
             return {"audit/anchors": 0.0}
         standing = {a.trajectory.id: a.right for a in anchors} | self.run.notes["right"]
-        now = await api.weights()
-        found = {"audit/anchors": float(len(anchors))}
-        if now.version == before.version:
+        now = (await api.weights()).version
+        found = {"audit/anchors": float(len(anchors)), "judge/unmeasured": 0.0}
+        if now == before:
             self.run.notes["right"] = {a.trajectory.id: standing[a.trajectory.id] for a in anchors}
             return found
         votes = await together(score(a.trajectory, a.task, api.generate_many) for a in anchors)
@@ -123,22 +157,13 @@ class Audit(LoopHooks):
             for a, cast in zip(anchors, votes, strict=True)
         }
         result = compare(standing, shares)
-        folders = Versions(
-            self.run.parts.store, self.run.parts.artifacts, self.run.run_id, "reward"
-        )
-        can_go_back = folders.number(before.uri) is not None
-        refused = can_go_back and result.refused(self.options.error, self.run.config.run.steps)
+        refused = result.refused(self.options.error, self.run.config.run.steps)
         if refused:
             log.warning(
                 "step %d: version %d of the judge is refused: worse on %d anchors, better on %d (p %.2g)",
-                step, now.version, result.worse, result.better, result.p,
+                step, now, result.worse, result.better, result.p,
             )  # fmt: skip
-            recorded = await asyncio.to_thread(
-                self.run.parts.store.find_weights, self.run.run_id, "reward", before.version
-            )
-            uri, digest = recorded or (before.uri, "")
-            update = WeightsUpdate(version=now.version + 1, uri=uri, digest=digest)
-            await api.update_weights(update)
+            self.run.notes["refused"] = [now, before]
         kept = standing if refused else shares
         self.run.notes["right"] = {a.trajectory.id: kept[a.trajectory.id] for a in anchors}
         mean = sum(shares.values()) / len(shares)
@@ -148,35 +173,54 @@ class Audit(LoopHooks):
             "audit/better": float(result.better), "audit/refused": float(refused),
         }  # fmt: skip
 
+    def _watch(
+        self, step: int, groups: Sequence[JudgedGroup], found: Sequence[Audited]
+    ) -> Measures:
+        """Note what the alarm reads of the step, and how much the votes of the next one weigh."""
+        notes = self.run.notes
+        kept = [e for e in notes["steps"] if e[0] < step][-(STEPS - 1) :]
+        played = [g for g in groups if g.played.group.purpose == "train"]
+        notes["steps"] = [*kept, entry(step, success_rate(played), found)]
+        praise = climbing(notes["steps"])
+        trust = 1.0
+        if praise is not None:
+            trust = 0.0
+        elif self.options.by_competence:
+            balanced = errors(found).get("audit/balanced")
+            trust = self.trust(step) if balanced is None else max(0.0, 2.0 * balanced - 1.0)
+        notes["trust"] = {str(step - 1): self.trust(step), str(step): trust}
+        alarm = {} if praise is None else {"judge/alarm/praise": praise}
+        return {"audit/trust": self.trust(step)} | alarm
+
+    @property
+    def refused(self) -> dict[TrainedRole, tuple[int, int]]:
+        """The version of the judge that was refused last, and the one before it."""
+        found = self.run.notes.get("refused")
+        return {"reward": (found[0], found[1])} if found else {}
+
     # ---- files ----
 
     def _keep(self, step: int, taught: list[TrainRow], anchors: list[_Anchor]) -> list[TrainRow]:
-        """Write the labels and anchors of a step; return the rows that the judge is trained on."""
-        artifacts = self.run.parts.artifacts
+        """Write the labels of a step, and the anchors from it on; return the rows that the judge is trained on."""
+        artifacts, options = self.run.parts.artifacts, self.options
         write_rows(artifacts, self._name(step, "parquet"), taught)
-        artifacts.write(self._name(step, "json"), _ANCHORS.dump_json(anchors))
-        if step % self.options.train_every:
-            return []
-        first = max(1, step - self.options.keep_steps)
+        known = [*{a.trajectory.id: a for a in (*self._anchors(step - 1), *anchors)}.values()]
+        half = options.most_anchors // 2
+        older = sorted(known[:-half], key=lambda a: draw(f"keep {a.trajectory.id}"))
+        kept = [*older[: options.most_anchors - half], *known[-half:]]
+        artifacts.write(self._name(step, "json"), _ANCHORS.dump_json(kept))
+        artifacts.delete(self._name(step - 2, "json"))
+        first = max(1, step - max(options.keep_steps, options.train_every - 1))
+        artifacts.delete(self._name(first - 1, "parquet"))
         names = [self._name(number, "parquet") for number in range(first, step)]
         earlier = [read_rows(artifacts, name) for name in names if artifacts.exists(name)]
-        return scaled([*(row for part in earlier for row in part), *taught])
+        newest = {row.key: row for part in (*earlier, taught) for row in part}
+        return scaled([*newest.values()])
 
     def _anchors(self, step: int) -> list[_Anchor]:
-        """Return the anchors of all steps, at most `most_anchors`: the newest half, and others by lot."""
-        artifacts = self.run.parts.artifacts
-        names = [self._name(number, "json") for number in range(1, step + 1)]
-        files = [_ANCHORS.validate_json(artifacts.read(n)) for n in names if artifacts.exists(n)]
-        found = [anchor for part in files for anchor in part]
-        newest = found[-(self.options.most_anchors // 2) :]
-        others = sorted(found[: -len(newest)], key=lambda a: draw(f"keep {a.trajectory.id}"))
-        return [*others[: self.options.most_anchors - len(newest)], *newest]
+        """Return the anchors after a step, at most `most_anchors`: the newest half, and of all older ones some by lot."""
+        artifacts, name = self.run.parts.artifacts, self._name(step, "json")
+        return _ANCHORS.validate_json(artifacts.read(name)) if artifacts.exists(name) else []
 
     def _name(self, step: int, kind: str) -> str:
         return f"runs/{self.run.run_id}/audit/{step:05d}.{kind}"
-
-
-def _index(one: Any) -> int:
-    """Return the number of a rollout in its group."""
-    names = [trajectory.id for trajectory in one.group.played.trajectories]
-    return names.index(one.trajectory.id)

@@ -9,7 +9,7 @@ from math import comb
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A new version beside the standing one on the same rollouts.
+    """A new version next to the standing one on the same rollouts.
 
     Attributes:
         better, worse: rollouts on whose steps more, or fewer, of its votes are right.

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
+from urllib.parse import parse_qsl
 
 import httpx
 from fastapi import Depends, Header, Request
@@ -119,6 +120,16 @@ class Visit:
 def run_path(run_id: str, rest: str = "") -> str:
     """Return the path of a run in the trainer's API."""
     return f"/v1/runs/{segment(run_id)}{rest}"
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form that a page of this service has sent; ForbiddenError if another one did."""
+    origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
+    if origin not in (f"http://{host}", f"https://{host}"):  # a browser adds its key to any request
+        raise ForbiddenError(
+            f"Origin: given {origin[:80]!r}, expected this page's own; forms are sent by the page"
+        )
+    return dict(parse_qsl((await request.body()).decode(errors="replace")))
 
 
 def key_of(authorization: str) -> str:

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
-from services.dashboard import compare, rollouts, runs, tasks
+from services.dashboard import compare, labels, rollouts, runs, tasks
 from services.dashboard.apis import Apis
 from services.dashboard.templates import FOLDER, page
 from triforge.errors import TriforgeError
@@ -38,8 +38,9 @@ def create_app(*, apis: Apis, origins: OriginPolicy = OriginPolicy()) -> FastAPI
 
     app = FastAPI(title="triforge dashboard", version="1", lifespan=lifespan, openapi_url=None)
     app.state.apis = apis
-    install(app, origins=origins, media={"POST /actions": "application/x-www-form-urlencoded"})
-    for part in (runs, rollouts, tasks, compare):
+    forms = dict.fromkeys(("POST /actions", "POST /labels"), "application/x-www-form-urlencoded")
+    install(app, origins=origins, media=forms)
+    for part in (runs, rollouts, labels, tasks, compare):
         app.include_router(part.router)
     app.mount("/assets", StaticFiles(directory=FOLDER / "assets"))
     for kind in (TriforgeError, HTTPException, RequestValidationError):

@@ -7,18 +7,17 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, get_args
-from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from services.dashboard.apis import Visit, Visitor
+from services.dashboard.apis import Visit, Visitor, form_of
 from services.dashboard.compare import differing
 from services.dashboard.runs import ROWS
 from services.dashboard.templates import page
 from triforge.algorithms.theory import wilson
 from triforge.clients.transport import segment
-from triforge.errors import ForbiddenError, InputError
+from triforge.errors import InputError
 from triforge.types import (
     Lineage,
     Measurement,
@@ -105,12 +104,7 @@ async def proposal_page(proposal_id: str, visit: Visitor) -> str:
 @router.post("/actions")
 async def act(request: Request, visit: Visitor) -> RedirectResponse:
     """Change a task or decide on a rewrite, as a form of its page asks."""
-    origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
-    if origin not in (f"http://{host}", f"https://{host}"):  # a browser adds its key to any request
-        raise ForbiddenError(
-            f"Origin: given {origin[:80]!r}, expected this page's own; forms are sent by the page"
-        )
-    fields = dict(parse_qsl((await request.body()).decode(errors="replace")))
+    fields = await form_of(request)
     kind, name, verb = (fields.get(field, "") for field in ("kind", "id", "verb"))
     if not name or verb not in _VERBS.get(kind, ()):
         raise InputError(

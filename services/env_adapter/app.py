@@ -1,4 +1,4 @@
-"""The REST API of env_adapter: pools, tasks, proposals, plans and sessions."""
+"""The REST API of env_adapter: pools, tasks, proposals, plans, sessions and the sidecar."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from services.env_adapter.pools.store import PoolStore
 from services.env_adapter.sessions import routes as sessions
 from services.env_adapter.sessions.routes import Sessions
 from services.env_adapter.sessions.store import SessionStore
+from services.env_adapter.sidecar import routes as sidecar
+from services.env_adapter.sidecar.routes import Sidecar
 from triforge.access.callers import Rule
 from triforge.broker import SessionLog
 from triforge.environments.rows import JSONL
@@ -28,9 +30,9 @@ from triforge.errors import TriforgeError
 from triforge.store.database import Database
 from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
-from triforge.web.limits import MEBIBYTE
+from triforge.web.limits import MAX_BODY, MEBIBYTE, Bounds
 
-RULES: Final[Mapping[str, Rule]] = {**pools.RULES, **sessions.RULES}
+RULES: Final[Mapping[str, Rule]] = {**pools.RULES, **sessions.RULES, **sidecar.RULES}
 
 _PRUNE_S: Final = 3600.0
 
@@ -90,6 +92,7 @@ def add_routes(app: FastAPI, *, parts: Parts) -> None:
     app.include_router(pools.pool_changes(changes))
     app.include_router(pools.task_routes(store, changes))
     app.include_router(pools.proposal_routes(store, changes))
+    app.include_router(Sidecar(parts.database, parts.log).router())
     app.include_router(Sessions(kept, parts.log, store.task, parts.policy_url).router())
 
 
@@ -114,6 +117,7 @@ def create_app(*, parts: Parts) -> FastAPI:
         app,
         ready=ready,
         registry=parts.registry,
+        bodies={sidecar.REPORT: Bounds(MAX_BODY, numbers=sidecar.NUMBERS)},
         uploads={"POST /v1/pools": parts.max_upload},
         media={"POST /v1/pools": JSONL},
         origins=parts.entrance.origins,

@@ -18,7 +18,10 @@ from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MEBIBYTE, Bounds
 
 # A config of at most 256 KiB, each of whose characters may be written as an escape.
-_BODIES = {"POST /v1/runs": Bounds(MEBIBYTE, numbers=100_000)}
+_BODIES = {
+    "POST /v1/runs": Bounds(MEBIBYTE, numbers=100_000),
+    "POST /v1/runs/{run_id}/labels": Bounds(MEBIBYTE),
+}
 
 
 def create_app(

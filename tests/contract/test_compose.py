@@ -85,6 +85,18 @@ def test_only_the_apis_for_people_and_agents_are_published_and_only_to_this_host
     assert SERVICES["grafana"]["profiles"] == ["watch"]
 
 
+@pytest.mark.parametrize(("profile", "whole"), [("sidecar", "cpu"), ("sidecar-gpu", "gpu")])
+def test_a_sidecar_is_the_whole_without_the_policy(profile: str, whole: str) -> None:
+    def started(name: str) -> set[str]:
+        return {n for n, service in SERVICES.items() if name in service.get("profiles", [name])}
+
+    left_out = {name for name in started(whole) if re.search("policy", name)}
+    assert started(whole) - started(profile) == left_out
+    for name in started(profile):
+        for other, needed in SERVICES[name].get("depends_on", {}).items():
+            assert other in started(profile) or needed["required"] is False, (name, other)
+
+
 def test_every_api_that_others_reach_says_that_keys_are_asked_for() -> None:
     for name, service in SERVICES.items():
         given = compose_environment(service)
@@ -104,7 +116,7 @@ def test_every_part_is_restarted_limited_and_looked_after() -> None:
     for name, service in SERVICES.items():
         assert service["restart"], name
         if on_gpus(name):
-            assert service["profiles"] == ["gpu"]
+            assert service["profiles"][0] == "gpu"
         for limit in ("mem_limit", "cpus", "pids_limit", "logging"):
             assert limit in service, f"{name}: {limit}"
         built = service.get("build", {}).get("target")

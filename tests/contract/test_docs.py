@@ -157,7 +157,7 @@ def test_every_command_line_of_the_documents_can_be_typed(line: str) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_every_command_that_a_page_names_exists(path: Path) -> None:
     named = re.findall(
-        r"`triforge ((?:pool|task|proposal|run|env|agent|key|tenant) \w[\w-]*|\w[\w-]*)",
+        r"`triforge ((?:pool|task|proposal|run|env|agent|key|tenant|judge) \w[\w-]*|\w[\w-]*)",
         prose(path),
     )
     assert [name for name in named if name not in COMMANDS] == []

@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from services.trainer.loop.orchestrator import Orchestrator
 from services.trainer.loop.parts import Parts
 from tests.service.fragile import FragileArtifacts, FragileBroker, FragileStore, Killed, Troubles
-from tests.unit.trainer.played import in_turns, judged, scored
+from tests.unit.trainer.played import in_turns, judged, labelled, scored
 from triforge.broker import ADAPT_QUEUE, ROLLOUT_QUEUE, Broker
 from triforge.config import Settings, parse
 from triforge.errors import ConflictError, UnavailableError, WeightsError
@@ -32,6 +32,7 @@ from triforge.event_loop import end_task
 from triforge.retry import RetryPolicy
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
+from triforge.store.manifests import write_manifest
 from triforge.types import (
     ErrorInfo,
     GroupTask,
@@ -158,6 +159,7 @@ class FakeLearner:
         self.batches: list[TrainBatch] = []
         self.published: dict[tuple[str, int], WeightsReady] = {}
         self.error: ErrorInfo | None = None
+        self.writes = False  # folders with manifests, as rollbacks need them
         self.silent = False  # trains, and dies before it says so
         self.before: Callable[[], Awaitable[None]] | None = None  # awaited before each step
 
@@ -187,7 +189,16 @@ class FakeLearner:
             assert self._artifacts.exists(batch.uri)
             self.trained[batch.run_id, batch.role, batch.version] += 1
             self.published[target] = self._ready(batch, batch.version + 1)
+            if self.writes:
+                self._write(f"{batch.run_id}/{batch.role}/v{batch.version + 1:06d}")
         return self.published[target]
+
+    def _write(self, name: str) -> None:
+        for kind in ("weights", "checkpoints"):
+            folder = self._artifacts.local_path(f"{kind}/{name}")
+            folder.mkdir(parents=True)
+            (folder / "data.bin").write_bytes(name.encode())
+            write_manifest(folder, {"version": int(name[-6:])})
 
     def _ready(
         self, batch: TrainBatch, version: int, error: ErrorInfo | None = None
@@ -222,6 +233,7 @@ class FakeWorkers:
         )  # played at once, done at `release`
         self.scores: Sequence[float] = ()  # of the rollouts of every group, without a threshold
         self.alike: Callable[[GroupTask], bool] = lambda _: False  # all rollouts lose
+        self.labels: Sequence[int] = ()  # of the steps of every rollout
         self.shuffled = False  # jobs are taken in an order of its own
         self._held: dict[str, JudgedGroup] = {}
         self._busy = False
@@ -277,6 +289,8 @@ class FakeWorkers:
             version=self._services["policy"].version,
             judge_version=self._services["reward"].version,
         )
+        if self.labels:
+            found = labelled(found, self.labels)
         if task.agents:
             found = in_turns(found, {r: service.version for r, service in self._services.items()})
         return scored(found, self.scores[: task.rollouts], known=False) if self.scores else found

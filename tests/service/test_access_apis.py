@@ -87,7 +87,10 @@ async def test_tenants_share_names_and_see_nothing_of_each_other(
             continue
         where = path.replace("{pool}", red).replace("{task_id}", task).replace("{proposal_id}", proposal)  # fmt: skip
         where = where.replace("{session_id}", session)
-        bodies: dict[str, Any] = {"rollback": {"to": task}, "reward": {"score": 1.0}, "play": {}}
+        rollouts = {"policy_version": 1, "rollouts": [{"id": "0" * 12, "error": "x"}]}
+        bodies: dict[str, Any] = {
+            "rollback": {"to": task}, "reward": {"score": 1.0}, "play": {}, "draw": {}, "rollouts": rollouts,
+        }  # fmt: skip
         body = {"approval": "manual"} if method == "PATCH" else bodies.get(path.split("/")[-1])
         reply = await http.request(method, where, headers=admin, json=body)
         assert reply.status_code == 404, (route, reply.text)

@@ -98,7 +98,11 @@ async def test_tenants_see_nothing_of_each_others_runs(trainer: Trainer, locks: 
         if "{run_id}" not in route:
             continue
         method, path = route.replace("{run_id}", run).replace("{step}", "1").split(" ", 1)
-        body = {"role": "policy", "version": 0} if path.endswith("rollback") else None
+        bodies: dict[str, Any] = {
+            "rollback": {"role": "policy", "version": 0},
+            "labels": {"labels": [{"trajectory": "x", "step": 0, "label": 1}]},
+        }
+        body = bodies.get(path.rpartition("/")[2])
         reply = await trainer.http.request(method, path, headers=red, json=body)
         assert reply.status_code == 404, (route, reply.text)
     assert (await trainer.http.get("/v1/runs", headers=red)).json()["items"] == []

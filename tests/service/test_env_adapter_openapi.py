@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from services.env_adapter.pools.creation import PoolMaker
 from services.env_adapter.pools.store import PoolStore
 from services.env_adapter.sessions.store import SessionRequest, SessionStore
+from services.trainer.runs.store import RunStore
 from tests.service.env_service import api, game, rewrite
 from triforge.environments import registry
 from triforge.store.database import open_database
@@ -56,6 +57,11 @@ def service(
         rewrite(database, tasks[0], "awaiting", "a"),
         rewrite(database, tasks[1], "pending", "b"),
     ]
+    RunStore(database).create(
+        name="r",
+        pool_id=pool.id,
+        config={"run": {"eval_every": 0}, "env_adapter": {"played_by": "trainer"}},
+    )
     ids = {
         "pool": [pool.id, "kitchen"],
         "task_id": tasks,

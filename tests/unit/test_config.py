@@ -55,7 +55,7 @@ IMPOSSIBLE: list[tuple[str, Any, str]] = [
     ("adaptation.controller", "magic", "'llm_rewrite'"),
     ("reward.votes", 65, "less than or equal to 64"),
     ("trainer.policy.learning_rate", float("nan"), "finite"),
-    ("algorithm.preset", "alphago", "allowed one of ['at_grpo', 'cispo', "),
+    ("algorithm.preset", "alphago", "allowed one of ['at_grpo', 'audited', "),
     ("algorithm.overrides.lam", 500, "allowed a number from 0 to 100"),
     ("algorithm.overrides.lam", 0, "allowed above 0"),
     ("algorithm.overrides.policy_band", [0.8, 0.2], "the low one first"),
@@ -105,6 +105,7 @@ OTHER_JUDGE = {"policy": {"path": "p"}, "reward": {"path": "j"}}
             "models.reward.path = 'j', expected models.policy.path",
         ),
         ({"reward": {"accuracy": 0.9}}, "reward.accuracy: given 0.9"),
+        ({"reward": {"errors": "repeat"}}, "reward.errors: given 'repeat'"),
         ({"reward": {"kind": "guess"}}, "reward.kind: given 'guess'"),
     ],
 )
@@ -413,6 +414,27 @@ def test_a_further_model_may_have_an_objective_of_its_own() -> None:
 def test_refused_further_model(document: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         parse(document)
+
+
+SIDECAR: dict[str, Any] = {"env_adapter": {"played_by": "trainer"}, "run": {"eval_every": 0}}
+
+
+def test_the_policy_of_another_trainer_is_not_trained_here() -> None:
+    assert parse(SIDECAR).trained == ("reward",)
+    assert parse(SIDECAR | {"algorithm": {"preset": "grpo"}}).trained == ()
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ({"run": {}}, "run.eval_every above 0"),
+        ({"algorithm": {"preset": "ppo"}}, "a critic"),
+        ({"reward": {"kind": "log_ratio"}, "algorithm": {"preset": "grpo"}}, "reward.kind = "),
+    ],
+)
+def test_refused_with_the_policy_of_another_trainer(document: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"played_by: given 'trainer' with {sentence}"):
+        parse(SIDECAR | document)
 
 
 ONE_BASE: dict[str, Any] = {

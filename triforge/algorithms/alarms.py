@@ -30,7 +30,7 @@ KL: Final = "policy/kl_k3"
 ENTROPY: Final = "policy/entropy_share"
 
 READ: Final = (
-    "judge/alarm", "judge/alarm/agreement", "judge/alarm/votes", "judge/invalid", "infrastructure_failures", "trajectories",
+    "judge/alarm", "judge/alarm/agreement", "judge/alarm/votes", "judge/alarm/praise", "judge/invalid", "infrastructure_failures", "trajectories",
     "failures/", "eval/failures/", "eval/sampled_episodes", "eval/greedy_episodes",
     *(f"collapse/alarm/{rule}" for rule in COLLAPSE), KL, ENTROPY, *verdict.READ,
 )  # fmt: skip
@@ -73,6 +73,12 @@ def _judge(measures: Mapping[str, float]) -> str:
             f"{unread:.0%} of the votes could not be read, so they say nothing: a vote ends with \\boxed{{1}} or \\boxed{{-1}}; to "
             "change: a reward model that follows the prompt, or a larger models.reward.max_new_tokens; `triforge run show RUN --step N` "
             "shows what it says"
+        )
+    praise = measures.get("judge/alarm/praise")
+    if praise is not None:
+        return (
+            f"the policy climbs the judge's errors: praise of wrong steps in failing rollouts rose by {praise:.1f} standard errors, success "
+            "did not; votes weigh nothing while this lasts; to change: a larger reward.audit_share, or more updates of the judge"
         )
     if not measures.get("judge/alarm"):
         return ""

@@ -62,6 +62,12 @@ class CoreOptions(Options):
     standardises outcome and votes apart and adds the votes with the weight `lam * trust`, trust
     being the lower bound of `mu - 1` on the run's recent groups; with `within` that weight takes
     the place of lam."""
+    vote_steps: Annotated[
+        tuple[int, int, int, int] | None,
+        _only("use_votes = True", "use_votes = true: no vote rewards the policy"),
+    ] = None
+    """Training steps between which the weight of the votes changes: it is 0 up to the first, rises to `lam` at the second, stays until
+    the third and falls to 0 at the fourth; `none` is `lam` in every step."""
     vote_share: Annotated[float, _COMPARED] = Field(0.25, gt=0, le=0.9)
     """With `trust`, the highest share of the votes in an advantage whose two parts are equally
     large."""
@@ -363,6 +369,11 @@ class CoreOptions(Options):
         yield (
             self.use_votes and self.lam == 0.0,
             "lam: given 0 with use_votes = true, allowed above 0 (or use_votes = false): the votes would be worth nothing",
+        )
+        times = self.vote_steps
+        yield (
+            times is not None and (min(times) < 0 or list(times) != sorted(times)),
+            f"vote_steps: given {times and list(times)}, expected four steps of at least 0, none before the one in front of it",
         )
         trusts = self.vote_weight == "trust"
         yield (

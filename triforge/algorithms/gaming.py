@@ -46,13 +46,13 @@ def drift(groups: Sequence[GroupVotes]) -> Drift | None:
     parts = halves(groups)
     if any(sum(g.within[1] > 0 for g in half) < MIXED for half in parts):
         return None
-    older, newer = (_ratio(g.within for g in half) for half in parts)
-    before, after = (_ratio(g.praise for g in half) for half in parts)
-    return Drift(agreement=_in_errors(older, newer), votes=_in_errors(before, after))
+    older, newer = (ratio(g.within for g in half) for half in parts)
+    before, after = (ratio(g.praise for g in half) for half in parts)
+    return Drift(agreement=in_errors(older, newer), votes=in_errors(before, after))
 
 
-def _ratio(rows: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """Sum over sum of (numerator, denominator) a group, and its variance by leaving out one group at a time."""
+def ratio(rows: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Return the sum over the sum of (numerator, denominator) rows, and its variance by leaving out one row at a time."""
     table = np.array([row for row in rows if row[1] > 0], dtype=np.float64)
     total, n = table.sum(axis=0), len(table)
     without = (total[0] - table[:, 0]) / (total[1] - table[:, 1])
@@ -60,7 +60,8 @@ def _ratio(rows: Iterable[tuple[float, float]]) -> tuple[float, float]:
     return float(total[0] / total[1]), (n - 1) / n * spread
 
 
-def _in_errors(before: tuple[float, float], after: tuple[float, float]) -> float:
+def in_errors(before: tuple[float, float], after: tuple[float, float]) -> float:
+    """Return the change of a (value, variance) in standard errors."""
     change, error = after[0] - before[0], math.sqrt(before[1] + after[1])
     if error == 0.0:
         return math.copysign(math.inf, change) if change else 0.0

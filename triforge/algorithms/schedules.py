@@ -12,6 +12,18 @@ from typing import Literal
 Schedule = Literal["constant", "linear", "cosine"]
 
 
+def vote_share(step: int, times: tuple[int, int, int, int] | None) -> float:
+    """Return the share of `lam` that votes weigh in a training step: 0 to 1 between the first two times, 1 to 0 between the last two."""
+    if times is None:
+        return 1.0
+    begins, full, falls, ends = times
+    if step <= begins or step >= ends:
+        return 0.0
+    if step < full:
+        return (step - begins) / (full - begins)
+    return 1.0 if step <= falls else (ends - step) / (ends - falls)
+
+
 def _fallen(schedule: Schedule, t: float) -> float:
     """Return the factor of a schedule at t in [0, 1]: 1, `1 - t` or `(1 + cos(pi t)) / 2`."""
     if schedule == "constant":

@@ -28,6 +28,7 @@ from pydantic import ValidationError
 
 from triforge.telemetry import tracing
 from triforge.types import (
+    CreditReport,
     Event,
     GroupJudgement,
     GroupTask,
@@ -66,7 +67,7 @@ _TASK_OF: Final[Mapping[type[Message], str]] = {
 }
 
 Queued = GroupTask | JudgeTask | TaskOutcome
-Payload = Trajectory | TrajectoryGroup | TrajectoryVotes | GroupJudgement
+Payload = Trajectory | TrajectoryGroup | TrajectoryVotes | GroupJudgement | CreditReport
 _M = TypeVar("_M", bound=Message)
 _log = logging.getLogger(__name__)
 
@@ -248,7 +249,7 @@ class Broker(Protocol):
     # ---- payloads ----
 
     async def put_payload(self, payload: Payload) -> bool:
-        """Store a trajectory, a played group, votes or a judgement; return False if it was stored before."""
+        """Store a trajectory, a played group, its credit, votes or a judgement; return False if it was stored before."""
         if isinstance(payload, TrajectoryGroup):
             wanted = {"run_id": payload.group.run_id, "names": unjudged(payload, set())}
             await self.put(key("wanted", payload.group.group_id), json.dumps(wanted))
@@ -266,6 +267,16 @@ class Broker(Protocol):
     async def _stored(self, kind: type[_M], place: str) -> _M | None:
         (text,) = await self.get(place)
         return None if text is None else kind.model_validate_json(text)
+
+    async def credits(self, group_ids: Sequence[str]) -> list[CreditReport | None]:
+        """Return the credit of groups that a trainer has reported, None where it is missing."""
+        texts = await self.get(*keys("credit", group_ids))
+        return [None if text is None else CreditReport.model_validate_json(text) for text in texts]
+
+    async def votes(self, trajectory_ids: Sequence[str]) -> list[TrajectoryVotes | None]:
+        """Return the votes on trajectories, None where they are missing."""
+        texts = await self.get(*keys("votes", trajectory_ids))
+        return [None if t is None else TrajectoryVotes.model_validate_json(t) for t in texts]
 
     async def voted(self, names: Sequence[str]) -> set[str]:
         """Return the trajectories that have votes and, by `group_judgement_id`, the groups that have a judgement."""
@@ -317,6 +328,10 @@ class Broker(Protocol):
 
     async def forget_group(self, group_id: str, trajectory_ids: Sequence[str]) -> None:
         """Delete a group's payloads; it may be played again."""
+        await self.delete(key("credit", group_id))
+        await self._forget(group_id, trajectory_ids)
+
+    async def _forget(self, group_id: str, trajectory_ids: Sequence[str]) -> None:
         jobs = (group_id, group_judgement_id(group_id), *trajectory_ids)
         await self.delete(
             key("group", group_id), key("wanted", group_id), key("announced", group_id),
@@ -324,9 +339,9 @@ class Broker(Protocol):
         )  # fmt: skip
 
     async def retire_group(self, group_id: str, trajectory_ids: Sequence[str]) -> None:
-        """Delete a group whose step is committed; its late jobs are dropped."""
+        """Delete a group whose step is committed, but not its credit; its late jobs are dropped."""
         await self.put(key("committed", group_id), "1")
-        await self.forget_group(group_id, trajectory_ids)
+        await self._forget(group_id, trajectory_ids)
 
     # ---- in-flight status ----
 
@@ -491,6 +506,8 @@ def _place(payload: Payload) -> str:
             return key("votes", payload.trajectory_id)
         case GroupJudgement():
             return key("votes", group_judgement_id(payload.group_id))
+        case CreditReport():
+            return key("credit", payload.group_id)
 
 
 def group_judgement_id(group_id: str) -> str:

@@ -38,18 +38,18 @@ _FEW: Final = 3  # seeds below which an interval says nothing
 Results = Mapping[tuple[str, int], Mapping[str, Any]]
 
 
-def _with_options_of_train(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `triforge train`, which it gets as `given`."""
+def with_options_of_train(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `triforge train` that it has not itself, as `given`."""
     own, of_train = (
         inspect.signature(one, eval_str=True).parameters for one in (command, train_command)
     )
-    shared = [one for name, one in of_train.items() if name not in _NOT_SHARED]
+    shared = [one for name, one in of_train.items() if name not in {*own, *_NOT_SHARED}]
     parameters = [*(one for name, one in own.items() if name != "given"), *shared]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 
-@_with_options_of_train
+@with_options_of_train
 def ab(
     arm: Annotated[
         list[str],
@@ -66,11 +66,18 @@ def ab(
     Arms are compared with the first one. --set holds in all of them; an arm's own fields win. The same command goes on where
     it was stopped.
     """
-    if not (given["model"] or given["config"]):
-        raise typer.BadParameter("given nothing, expected a model", param_hint="--model")
-    if not given["env"]:
-        raise typer.BadParameter("given nothing, expected a family", param_hint="--env")
-    comparison = _Comparison(state, _arms(arm, given))
+    compare(_arms(arm, given), seeds, state)
+
+
+def compare(
+    arms: Mapping[str, dict[str, Any]], seeds: int, state: Path
+) -> tuple[Results, dict[str, Difference]]:
+    """Train arms on seeds as far as they are not on file, print and write their tables, and return results and differences from the first.
+
+    Args:
+        arms: the arguments of `train` by arm.
+    """
+    comparison = _Comparison(state, arms)
     jobs = [(name, seed) for seed in range(1, seeds + 1) for name in comparison.arms]
     if any(job not in comparison.results for job in jobs):
         for arguments in comparison.arms.values():  # all are checked before the first run
@@ -78,21 +85,34 @@ def ab(
     while left := [job for job in jobs if job not in comparison.results]:
         comparison.say_cost(len(jobs), len(left))
         comparison.play(*left[0])
-    page = _page({job: comparison.results[job] for job in jobs}, comparison.arms)
+    results = {job: comparison.results[job] for job in jobs}
+    differences = against_first({arm: ends_of(results, arm) for arm in arms})
+    page = _page(results, comparison.arms, differences)
     command = shlex.join(["triforge", *sys.argv[1:]])
     (state / "ab.md").write_text(f"{page}\nMade by `{command}`.\n", encoding="utf-8")
     say(f"page: {state / 'ab.md'}")
     if command := start_command(state):
         say(f"to look at the runs: {command}")
+    return results, differences
 
 
-def _arms(texts: Sequence[str], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the arguments of `train` by arm."""
+def arguments_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `train` that all arms share."""
+    if not (given["model"] or given["config"]):
+        raise typer.BadParameter("given nothing, expected a model", param_hint="--model")
+    if not given["env"]:
+        raise typer.BadParameter("given nothing, expected a family", param_hint="--env")
     shared = {name: value for name, value in given.items() if name != "set_"}
     shared |= {name: object_of(given[name], f"--{name}") for name in ("generate", "options")}
     data, reward = shared.pop("data"), shared.pop("reward")
     shared["generate"] |= {"data": str(data.resolve())} if data else {}
     shared["options"] |= {"reward": reward} if reward else {}
+    return shared
+
+
+def _arms(texts: Sequence[str], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the arguments of `train` by arm."""
+    shared = arguments_of(given)
     arms: dict[str, dict[str, Any]] = {}
     for text in texts:
         name, _, fields = text.partition(":")
@@ -169,11 +189,13 @@ class _Comparison:
         say(f"{left} of {runs} runs are left{cost}")
 
 
-def _page(results: Results, given: Mapping[str, Mapping[str, Any]]) -> str:
+def _page(
+    results: Results,
+    given: Mapping[str, Mapping[str, Any]],
+    differences: Mapping[str, Difference],
+) -> str:
     """Print the tables of the comparison of these arms, and return them as Markdown."""
     arms = [*given]
-    ends = {arm: _values(results, arm, "after", MODES[0]) for arm in arms}
-    differences = against_first(ends)
     pairs = [
         [name, one.mean.text(sign=True), f"{one.p:.2g}", one.word]
         for name, one in differences.items()
@@ -184,15 +206,16 @@ def _page(results: Results, given: Mapping[str, Mapping[str, Any]]) -> str:
             before, after = (_values(results, arm, when, mode) for when in ("before", "after"))
             change = [after[seed] - before[seed] for seed in after if seed in before]
             cells = [_cell([*before.values()]), _cell([*after.values()]), _cell(change, sign=True)]
-            rows.append([f"{arm}, {mode}", *cells])
+            seconds = "" if mode != MODES[0] else f"{seconds_of(results, arm):.0f}"
+            rows.append([f"{arm}, {mode}", *cells, seconds])
     each = [
-        [str(seed), *(f"{ends[arm].get(seed, math.nan):.3f} {results[arm, seed]['run']}" for arm in arms)]
+        [str(seed), *(f"{ends_of(results, arm).get(seed, math.nan):.3f} {results[arm, seed]['run']}" for arm in arms)]
         for seed in dict.fromkeys(seed for _, seed in results)
     ]  # fmt: skip
     tables = (
         (["option", *arms], _options(results, given)),
         ([f"against {arms[0]}", f"held out, {MODES[0]}", "p", "verdict"], pairs),
-        (["arm", "before", "after", "change"], rows),
+        (["arm", "before", "after", "change", "s a run"], rows),
         (["seed", *arms], each),
     )
     for titles, lines in tables:
@@ -251,6 +274,17 @@ def _values(results: Results, arm: str, when: str, mode: str) -> dict[int, float
         for seed, row in found.items()
     }
     return {seed: value for seed, value in values.items() if value is not None}
+
+
+def ends_of(results: Results, arm: str) -> dict[int, float]:
+    """Return held-out success (or the mean score) of an arm at the end by seed, sampled."""
+    return _values(results, arm, "after", MODES[0])
+
+
+def seconds_of(results: Results, arm: str) -> float:
+    """Return the mean time of an arm's runs."""
+    found: list[float] = [run["seconds"] for (name, _), run in results.items() if name == arm]
+    return sum(found) / len(found)
 
 
 def _cell(values: Sequence[float], *, sign: bool = False) -> str:

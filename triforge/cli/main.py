@@ -27,6 +27,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "ab:ab",
         "Train with several settings on the same seeds, one run after the other, and report which settings differ.",
     ),
+    "judge": ("judge:judge_app", "Measure judges, and whether training with their votes pays."),
     "eval": (
         "evaluate:evaluate",
         "Play held-out tasks with models, without training, and report how often each succeeds and where they differ.",

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import typer
 from rich.console import Console
@@ -33,6 +33,7 @@ from triforge.clients.trainer import TrainerClient
 from triforge.config import (
     Settings,
     load,
+    merge,
     read_document,
     with_assignments,
     write_document,
@@ -45,6 +46,16 @@ from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor, demand_free
 
 _DOCUMENT = "up.toml"  # of `up --set`, in the state folder
+# what a document need not say for another trainer: its run goes on until it is stopped, evaluates nothing, and always has a round to draw
+_SIDECAR: Final = {
+    "run": {
+        "steps": 1_000_000,
+        "eval_every": 0,
+        "staleness_bound": 1,
+        "step_deadline_s": 7 * 86_400.0,
+    },
+    "env_adapter": {"episode_deadline_s": 3600.0},
+}
 _NEWEST = 20  # runs that `status` shows
 _MARKS = {"ok": "ok     ", "warning": "warning", "bad": "BAD    "}
 
@@ -55,6 +66,10 @@ def up(
     engine: EngineOption = "",
     gpus: GpusOption = "",
     set_: SetOption = None,
+    only: Annotated[
+        Literal["", "tasks,judge"],
+        Option(help="Leave out the policy: another trainer has it (docs/sidecar.md)."),
+    ] = "",
     auto_ports: Annotated[bool, Option("--auto-ports", help="Take free ports.")] = False,
 ) -> None:
     """Start every service, the workers, the engines and Valkey on this machine; Ctrl-C stops them."""
@@ -62,9 +77,12 @@ def up(
     machine = {"engine": engine, "gpus": gpus}
     fields = [f"machine.{name}={json.dumps(value)}" for name, value in machine.items() if value]
     given = config
-    if fields := [*fields, *(set_ or ())]:
+    if only or [*fields, *(set_ or ())]:
+        base = read_document(given)
+        if only:
+            base = merge(merge(_SIDECAR, base), {"env_adapter": {"played_by": "trainer"}})
         config = state / _DOCUMENT
-        write_document(config, with_assignments(read_document(given), fields))
+        write_document(config, with_assignments(base, [*fields, *(set_ or ())]))
     document = load(config)
     layout = plan_layout(
         document, Settings.from_env(), config_path=config, state=state, auto_ports=auto_ports
@@ -75,7 +93,7 @@ def up(
         say(f"plan: {line}", errors)
     supervisor = Supervisor(layout, state, report=lambda text: say(f"triforge: {text}", errors))
     again = f"triforge up --config {given} --state {state}{' --auto-ports' * auto_ports}"
-    served = document.models.policy.path
+    served = "" if document.env_adapter.by_trainer else document.models.policy.path
     asyncio.run(_run(supervisor, layout.settings, state, served, again))
 
 
@@ -89,7 +107,8 @@ async def _run(
     async def serve() -> None:
         await supervisor.start()
         _print_addresses(addresses, state)
-        await print_policy(addresses, served, again)
+        if served:
+            await print_policy(addresses, served, again)
         await supervisor.watch()
 
     serving, stopping = asyncio.create_task(serve()), asyncio.create_task(interrupted.wait())

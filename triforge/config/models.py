@@ -151,7 +151,7 @@ class ModelsSection(Section):
             )
         for name in list(self.players)[1:]:
             for what, given in {
-                "env_adapter.played_by = 'sessions'": sessions,
+                f"env_adapter.played_by = {config.env_adapter.played_by!r}": sessions,
                 f"reward.kind = {config.reward.kind!r}": config.reward.chosen.one_player,
                 "a critic (algorithm.overrides.estimator)": config.algorithm.resolved.needs_critic,
             }.items():

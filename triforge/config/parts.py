@@ -91,6 +91,7 @@ SCORERS: Final = Parts(
         "votes": Scorer(part=f"{_SCORERS}.votes:score", by_agent=True, trains_judge=True),
         "shuffled": Scorer(part=f"{_SCORERS}.shuffled:score"),
         "oracle": Scorer(part=f"{_SCORERS}.oracle:score", needs_labels=True),
+        "praise": Scorer(part=f"{_SCORERS}.oracle:praise"),
         "log_ratio": Scorer(
             part=f"{_SCORERS}.log_ratio:score",
             one_player=True,

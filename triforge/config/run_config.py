@@ -78,8 +78,11 @@ class RunConfig(Section):
 
     @property
     def trained(self) -> tuple[Role, ...]:
-        """The models that the run trains: those that play, and those that judge if votes are asked for."""
-        return tuple(r for r in self.models.trainable if r not in self.models.judging or self.votes)
+        """The models that the run trains: those that play, unless a trainer has them, and those that judge if votes are asked for."""
+        judging, elsewhere = self.models.judging, self.env_adapter.by_trainer
+        return tuple(
+            r for r in self.models.trainable if (self.votes if r in judging else not elsewhere)
+        )
 
     @property
     def learning(self) -> tuple[Role, ...]:

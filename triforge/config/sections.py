@@ -110,8 +110,9 @@ class RunSection(Section):
 class EnvAdapterSection(Section):
     """How episodes are played."""
 
-    played_by: Literal["workers", "sessions"] = "workers"
-    """`workers` play the environment; with `sessions` agents of yours do, each in a session of its own (docs/agents.md)."""
+    played_by: Literal["workers", "sessions", "trainer"] = "workers"
+    """`workers` play the environment; with `sessions` agents of yours do, each in a session of its own (docs/agents.md); with `trainer`
+    another trainer draws tasks and reports what its own policy did (docs/sidecar.md)."""
     strategy: StrategyName = "group"
     """`group` plays K episodes of a task; a method with a strategy, by its name or path, draws them otherwise. Groups that measure the
     policy are played as `group` in any case."""
@@ -138,8 +139,13 @@ class EnvAdapterSection(Section):
 
     @property
     def by_agents(self) -> bool:
-        """Whether agents of the user play the episodes, in sessions."""
-        return self.played_by == "sessions"
+        """Whether programs of the user play the episodes: agents in sessions, or a trainer."""
+        return self.played_by != "workers"
+
+    @property
+    def by_trainer(self) -> bool:
+        """Whether the policy belongs to another trainer: it is neither served nor trained here."""
+        return self.played_by == "trainer"
 
     def conflicts(self, config: Any) -> Conflicts:
         """Refuse estimators and jobs that read the rollouts of the strategy as something else."""
@@ -159,9 +165,19 @@ class EnvAdapterSection(Section):
         special = bool(chosen.part)
         yield (
             special and self.by_agents,
-            f"{given} with env_adapter.played_by = 'sessions', allowed only with 'workers': agents in sessions draw their own "
-            "responses",
+            f"{given} with env_adapter.played_by = {self.played_by!r}, allowed only with 'workers': agents and trainers draw their "
+            "own responses",
         )
+        for ours, what in (
+            (config.run.eval_every and config.run.eval_tasks, "run.eval_every above 0"),
+            (algorithm.needs_critic, "a critic (algorithm.overrides.estimator)"),
+            (config.algorithm_of("reward").job_part.pairs, "a reward model that learns from pairs"),
+            (config.reward.chosen.needs_reference, f"reward.kind = {config.reward.kind!r}"),
+        ):
+            yield (
+                self.by_trainer and bool(ours),
+                f"env_adapter.played_by: given 'trainer' with {what}, allowed only without: the policy and its tokens are the trainer's",
+            )
         yield (
             special and config.adaptation.adapts,
             f"{given} with adaptation.controller = {config.adaptation.controller!r}, allowed only with 'none': selected "
@@ -244,8 +260,8 @@ class RewardSection(Section):
     """How steps are judged."""
 
     kind: ScorerName = "votes"
-    """`votes` of the reward model; step scores that train no judge: `shuffled` votes, an `oracle`, the policy's `log_ratio` to a
-    reference; a method with step scores, by its name or path; or `package.module:function`."""
+    """`votes` of the reward model; step scores that train no judge: `shuffled` votes, an `oracle`, `praise` (+1 on every step), the
+    policy's `log_ratio` to a reference; a method with step scores, by its name or path; or `package.module:function`."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
     """m: votes a step; of a method that judges groups, the texts a group."""
     prompt: Literal["rubric", "terse"] = "rubric"
@@ -254,6 +270,12 @@ class RewardSection(Section):
         Share, Only(lambda s: s.chosen.needs_labels, 'kind = "oracle": no other votes are planted')
     ] = 1.0
     """Chance that a vote of the oracle is the environment's label of the step."""
+    errors: Annotated[
+        Literal["lot", "repeat"],
+        Only(lambda s: s.chosen.needs_labels, 'kind = "oracle": no other votes are planted'),
+    ] = "lot"
+    """Wrong votes of the oracle: by `lot`, or the same for an action with the same result (`repeat`), which a policy can learn to
+    collect."""
     audit_share: Share = 0.1
     """Share of the rollouts whose steps are audited, where the environment labels its steps: `judge_target = "label"` trains on their labels."""
     deadline_s: Seconds = 300.0

@@ -63,8 +63,8 @@ class Settings(Section):
     """Level of log lines; `debug` includes requests and the lines of libraries."""
     otlp_endpoint: str = ""
     """Receiver of traces (OTLP over HTTP; extra `otel`); empty: OpenTelemetry's own variables."""
-    policy_model_url: Url = "http://127.0.0.1:8001"
-    """Policy service, role policy."""
+    policy_model_url: OptionalUrl = "http://127.0.0.1:8001"
+    """Policy service, role policy; `none` where another trainer has the policy."""
     agents_url: OptionalUrl = NOWHERE
     """Address of the same service for agents in sessions (`https://triforge.example.com`); `none`: the one above."""
     reward_model_url: OptionalUrl = "http://127.0.0.1:8011"

@@ -69,7 +69,8 @@ class Plan:
 def served(config: RunConfig) -> list[Role]:
     """Return the models that have engines of their own, the policy first."""
     models = config.models
-    roles: list[Role] = [*models.players, *(models.judging if config.votes else ())]
+    played = () if config.env_adapter.by_trainer else tuple(models.players)
+    roles: list[Role] = [*played, *(models.judging if config.votes else ())]
     roles = [role for role in roles if not getattr(models, role).engines_of]
     return roles + ["rewriter"] * bool(config.adaptation.adapts and models.rewriter.path)
 

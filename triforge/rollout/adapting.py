@@ -4,7 +4,8 @@
     Kinds       kinds of environments, each with its own window of levels; without them all tasks share one window
     Drift       the distance between two tasks; without it the share of parameters that differ
     Measured    proofs that the acceptance measurement replaces, where neither the family nor a solver gives them
-    SubGoals    the parts of a task that an episode reached; without it a model alone explains failures
+    SubGoals    the parts of a task that an episode reached; without it a model alone explains failures, and easier tasks may leave
+                out what was missed
 
 `PROOFS` names what a family must prove of a rewrite. Each proof is a `CheckResult` of that name from `check_rewrite`;
 a proof that the family does not give is found by playing, see docs/environments.md.
@@ -81,7 +82,8 @@ class SubGoals(Protocol):
     def sub_goals(self, task: Task, actions: Sequence[str], options: Params) -> Sequence[SubGoal]:
         """Return the sub-goals of a task in their order, with the actions that reached them.
 
-        `actions` are those that the environment understood (`StepResult.action`), `options` the run's.
+        `actions` are those that the environment understood (`StepResult.action`), `options` the run's. A sub-goal that holds
+        at reset is reached after 0 actions; tasks of one kind have the same sub-goals in the same order, an easier one maybe fewer.
         """
 
 

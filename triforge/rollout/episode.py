@@ -63,6 +63,7 @@ def judge_task(group: GroupTask, index: int | None = None) -> JudgeTask:
         prompt=group.reward.prompt,
         scorer=group.reward.kind,
         accuracy=group.reward.accuracy,
+        errors=group.reward.errors,
         extra=group.extra,
         judges=group.judges,
     )

@@ -41,6 +41,11 @@ def trajectory_id(group_id: str, index: int) -> str:
     return f"{group_id}-{index:02d}"
 
 
+def index_of(trajectory: str) -> int:
+    """Return the number of a rollout in its group from its id."""
+    return int(trajectory.rpartition("-")[2])
+
+
 def sound(reply: GenerateReply) -> GenerateOutput:
     """Return the single output of a reply; raise a retryable PolicyError if it cannot be trained on."""
     if len(reply.outputs) != 1:

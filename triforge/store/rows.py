@@ -21,7 +21,7 @@ _IMAGE: pa.DataType = pa.struct(
         ("height", pa.int32()),
     ]
 )
-_PLACED: pa.DataType = pa.struct([("image", _IMAGE), ("start", pa.int32()), ("end", pa.int32())])
+PLACED: pa.DataType = pa.struct([("image", _IMAGE), ("start", pa.int32()), ("end", pa.int32())])
 
 # Doubles: the loss can be recomputed from exactly the numbers that the learner read.
 SCHEMA = pa.schema(
@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
         ("versions", pa.list_(pa.int64())),
         ("task_id", pa.string()),
         ("objective", pa.string()),
-        ("images", pa.list_(_PLACED)),
+        ("images", pa.list_(PLACED)),
         ("rewards", pa.list_(pa.float64())),
         ("ends", pa.list_(pa.int32())),
     ]

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from triforge.errors import StorageError
 from triforge.store.artifacts import ArtifactStore, storage_error
+from triforge.store.rows import PLACED
 from triforge.types import RunStep
 
 _IDS: pa.DataType = pa.list_(pa.int32())
@@ -84,6 +85,8 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("step_score_version", pa.int64()),
     ("model", pa.string()),
     ("extra", pa.string()),
+    ("system", pa.string()),
+    ("judge_places", pa.list_(PLACED)),
 ]
 SCHEMA = pa.schema(_COLUMNS)
 """Columns of the record.
@@ -104,7 +107,8 @@ and the fields of the method in `extra`, as JSON; each text has an `extra` of it
 `finish` is the end of the response (stop, length, abort), `admissible` the actions that the environment accepts, if it lists
 them. `model` wrote the response, `policy_versions` are its versions, `agent_id` is its agent where an environment has several.
 In tree rollouts the steps of one `state` are candidates for one turn, compared by `env_reward`; the one that is `chosen` was
-played on. `step_extra` and `extra` have the fields of methods on the step and on its votes, as JSON."""
+played on. `step_extra` and `extra` have the fields of methods on the step and on its votes, as JSON. `system` is the environment's
+system message, `judge_places` are the images of the judge's prompt with their tokens among its ids."""
 
 _ORIGIN = b"triforge"  # key of the file's metadata
 

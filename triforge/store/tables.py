@@ -230,6 +230,20 @@ class TrajectoryRow(Base):
     __table_args__ = (Index("trajectories_by_step", "run_id", "step", "number", unique=True),)
 
 
+class LabelRow(Base):
+    """A label of a step of a rollout by one source; `number` counts the labels of a run, in the order in which they came."""
+
+    __tablename__ = "labels"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    trajectory_id: Mapped[str] = mapped_column(String(120), primary_key=True)
+    step: Mapped[int] = mapped_column(Integer, primary_key=True)  # of the trajectory
+    by: Mapped[str] = mapped_column(String(100), primary_key=True)
+    label: Mapped[int]
+    number: Mapped[int]
+    at: Mapped[float]
+    __table_args__ = (Index("labels_in_order", "run_id", "number", unique=True),)
+
+
 class WeightsRow(Base):
     """A weight version of a run; `origin` is the version that it copies after a rollback."""
 

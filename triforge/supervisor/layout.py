@@ -189,6 +189,7 @@ def _unused(config: RunConfig, environ: Mapping[str, str]) -> set[str]:
     adapts = config.adaptation.adapts
     rewriter = "TRIFORGE_REWRITER_MODEL_URL" in environ or config.models.rewriter.path
     used = {
+        "policy_model": not config.env_adapter.by_trainer,
         "reward_model": config.votes,
         "reward": config.votes or config.judge_is_policy,
         "judge-worker": config.votes,

@@ -52,12 +52,16 @@ from triforge.types.numbers import LARGEST, Reported, number, reported
 from triforge.types.people import (
     ENDED,
     Event,
+    LabelRecord,
+    LabelRequest,
     RunState,
     RunStatus,
     RunStep,
+    StepLabel,
     TrajectoryPage,
     TrajectoryRecord,
     TrajectorySummary,
+    UnsureStep,
     Verdict,
 )
 from triforge.types.policy import (
@@ -98,4 +102,19 @@ from triforge.types.sessions import (
     SessionStatus,
     SessionTrace,
     Turn,
+)
+from triforge.types.sidecar import (
+    CreditReport,
+    Curriculum,
+    Draw,
+    DrawnTask,
+    DrawRequest,
+    ProposalSummary,
+    Report,
+    ReportReply,
+    RolloutCredit,
+    RolloutReply,
+    RolloutReport,
+    StepCredit,
+    TextMessage,
 )

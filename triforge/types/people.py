@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -134,3 +134,41 @@ class TrajectoryRecord(Message):
     summary: TrajectorySummary
     instruction: str = ""
     steps: tuple[dict[str, Any], ...]
+
+
+class StepLabel(Message):
+    """A judgement of a step of a rollout, +1 or -1, `by` a person or another system. Part of `LabelRequest`.
+
+    `step` is the index of the step in the rollout, from 0.
+    """
+
+    trajectory: Annotated[str, Field(min_length=1, max_length=120)]
+    step: Annotated[int, Field(ge=0, le=10**6)]
+    label: Literal[-1, 1]
+    by: Annotated[str, Field(max_length=100, description="The name of the source.")] = ""
+
+
+class LabelRequest(Message):
+    """Body of `POST /v1/runs/{id}/labels`. Produced by: people, other systems. Consumed by: trainer."""
+
+    labels: Annotated[tuple[StepLabel, ...], Field(min_length=1, max_length=1000)]
+
+
+class LabelRecord(StepLabel):
+    """A stored label. Produced by: trainer (`GET /v1/runs/{id}/labels`). Consumed by: people, other systems."""
+
+    at: float
+
+
+class UnsureStep(Message):
+    """A step without a label. Produced by: trainer (`GET /v1/runs/{id}/unsure`). Consumed by: people, dashboards.
+
+    `sureness` is 0 where the judge's votes are split evenly and 1 where they agree; of a single vote it is `|2 p - 1|`, p being the
+    probability that it was sampled with. `step` has the columns of an export, without ids; `before` are the actions before it.
+    """
+
+    summary: TrajectorySummary
+    instruction: str
+    before: tuple[str, ...]
+    step: dict[str, Any]
+    sureness: float

@@ -197,7 +197,7 @@ class Trajectory(_Work):
 class JudgeTask(Message):
     """A job: m votes on every step of one trajectory, or with an empty `trajectory_id` m texts on the whole group.
 
-    Produced by: rollout worker. Consumed by: judge (queue `judge`). `scorer` is the group's `reward.kind`, `accuracy` that of an oracle, `extra` the group's. `judges` judge the steps of these
+    Produced by: rollout worker. Consumed by: judge (queue `judge`). `scorer` is the group's `reward.kind`, `accuracy` and `errors` those of an oracle, `extra` the group's. `judges` judge the steps of these
     agents, the reward model those of all others.
     """
 
@@ -211,6 +211,7 @@ class JudgeTask(Message):
     prompt: Literal["rubric", "terse"] = "rubric"
     scorer: str = "votes"
     accuracy: Annotated[float, Field(ge=0, le=1)] = 1.0
+    errors: Literal["lot", "repeat"] = "lot"
     judges: dict[str, Player] = Field(default_factory=dict)
     extra: Extra = Field(default_factory=dict)
 

@@ -39,7 +39,7 @@ class Turn(Message):
 
     The prompt is the prompt of `parent`, the response of `parent`, and `new_ids`; without a parent it is `new_ids`. `answer`
     counts the session's calls, `choice` the samples of one. `images` are the new ones, with their places in the whole prompt.
-    `conversation` is the digest of all messages with this one.
+    `conversation` is the digest of all messages with this one. `following` is what the last turn of a reported rollout led to.
     """
 
     answer: Annotated[int, Field(ge=1)]
@@ -51,6 +51,7 @@ class Turn(Message):
     conversation: str
     system: str = ""
     observation: str = ""
+    following: str = ""
     at: float
 
     @property

@@ -6,7 +6,7 @@ The checks, in this order and all on record, before any rollout measures the can
     applicable              the family can make a task of it
     follows_from_goal       the family writes these parameters and this instruction for the goal
     near_root               the distance from the slot's root is at most `max_drift`
-    new_in_slot             the task is neither the parent nor any earlier version of the slot
+    new_in_slot             the task is neither the parent nor a candidate that the parent was measured with
     not_held_out            no held-out task of the pool asks the same
     the family's own        at least `PROOFS`; proofs that the family does not give are found by playing:
       not_satisfied_at_reset  one empty response does not win
@@ -229,7 +229,7 @@ def _by_reading(
     """Make all checks that need no episode."""
     asks = asks_of(family, settings.env_adapter.options)
     known_elsewhere = asks(draft) in map(asks, slot.heldout)
-    same = next((v for v in slot.earlier if identity(v.params) == identity(draft.params)), None)
+    same = slot.tried.get(identity(draft.params))
     known = "" if same is None else f"version {same.version} of this slot is the same task"
     return [
         _follows(family, draft),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
@@ -265,14 +266,34 @@ def facts_of(family: object, task: Task, note: DiagnosisNote, options: Params) -
     """Describe a trajectory in one or two sentences of at most 400 characters; empty for a family without sub-goals."""
     if not isinstance(family, SubGoals):
         return ""
-    goals = family.sub_goals(task, [action for action, _, _ in note.steps], options)
+    goals = family.sub_goals(task, _actions(note), options)
     if not goals:
         return ""
     return _success(note, goals) if note.success else _failure(note, goals)
 
 
+def missed_sub_goal(
+    family: object, task: Task, notes: Sequence[DiagnosisNote], options: Params
+) -> int | None:
+    """Return the place of the sub-goal that most failures missed first; None without a failure, or for a family without sub-goals."""
+    if not isinstance(family, SubGoals):
+        return None
+    failed = (_actions(note) for note in notes if not note.success)
+    missed = (_first_missed(family.sub_goals(task, actions, options)) for actions in failed)
+    counts = Counter(place for place in missed if place is not None)
+    return min(counts, key=lambda place: (-counts[place], place), default=None)
+
+
+def _actions(note: DiagnosisNote) -> list[str]:
+    return [action for action, _, _ in note.steps]
+
+
+def _first_missed(goals: Sequence[SubGoal]) -> int | None:
+    return next((place for place, goal in enumerate(goals) if goal.reached is None), None)
+
+
 def _failure(note: DiagnosisNote, goals: Sequence[SubGoal]) -> str:
-    missed = next((n for n, goal in enumerate(goals) if goal.reached is None), None)
+    missed = _first_missed(goals)
     if missed is None:
         return ""
     since = max((goal.reached or 0 for goal in goals[:missed]), default=0)

@@ -38,6 +38,7 @@ from services.env_adapter.pools.rows import (
 )
 from services.env_adapter.pools.slots import held_out, replace, successor
 from triforge.algorithms.acceptance import decide, paper_accepts
+from triforge.rollout.adapting import identity
 from triforge.rollout.protocols import TaskDraft
 from triforge.rollout.seeds import derive_seed
 from triforge.store.database import Database
@@ -82,6 +83,12 @@ class OpenSlot:
     root: Task
     earlier: tuple[Task, ...]
     heldout: tuple[TaskDraft, ...] = ()
+
+    @property
+    def tried(self) -> dict[str, Task]:
+        """The parent and the candidates that it was measured with, by identity; an ancestor may come back."""
+        mine = (task for task in self.earlier if task.version >= self.parent.version)
+        return {identity(task.params): task for task in mine}
 
 
 @dataclass(frozen=True, slots=True)

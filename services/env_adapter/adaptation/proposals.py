@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from services.env_adapter.adaptation.candidates import CandidateChecks, Solver, near_root
-from services.env_adapter.adaptation.diagnosis import Diagnosis
+from services.env_adapter.adaptation.diagnosis import Diagnosis, missed_sub_goal
 from services.env_adapter.adaptation.measurement import OpenSlot, new_proposal, proposal_id
 from services.env_adapter.adaptation.rewriter import (
     Answer,
@@ -20,13 +20,12 @@ from services.env_adapter.adaptation.rewriter import (
     choices,
 )
 from services.env_adapter.adaptation.settings import RunOutcome
-from triforge.config import AdaptationSection
 from triforge.errors import InputError, PolicyError, UnavailableError
 from triforge.retry import RetryPolicy, retry
-from triforge.rollout.adapting import identity
+from triforge.rollout.adapting import SubGoals, identity
 from triforge.rollout.protocols import EnvironmentFamily, Generate, RewriteMenu, TaskDraft
 from triforge.rollout.seeds import derive_seed
-from triforge.types import Direction, Proposal
+from triforge.types import Direction, Params, Proposal, Task
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ class ProposalWriter:
             same = TaskDraft(params=parent.params, instruction=parent.instruction, kind=parent.kind)
             return proposal, same
         try:
-            menu, offered, problem = await asyncio.to_thread(self._offer, proposal, slot, settings)
+            menu, offered, problem = await asyncio.to_thread(self._offer, proposal, outcome, slot)
             if offered:
                 try:
                     async with asyncio.timeout(settings.deadline_s):
@@ -91,12 +90,19 @@ class ProposalWriter:
         return proposal.model_copy(update={"reason": problem}), None
 
     def _offer(
-        self, proposal: Proposal, slot: OpenSlot, settings: AdaptationSection
+        self, proposal: Proposal, outcome: RunOutcome, slot: OpenSlot
     ) -> tuple[RewriteMenu, Choices, str]:
-        """Return the menu, the choices of it that may be answered, and why there are none."""
+        """Return the menu, the choices of it that may be answered, and why there are none.
+
+        An easier task of the same goal leaves the sub-goal that was missed to the agent.
+        """
         family, parent = self._family(slot.parent.family), slot.parent
+        settings, options = outcome.settings.adaptation, outcome.settings.env_adapter.options
+        missed = None
+        if proposal.direction == "easier":
+            missed = missed_sub_goal(family, parent, outcome.notes, options)
         menu = family.rewrite_menu(parent, proposal.direction)
-        played = {identity(version.params) for version in slot.earlier}
+        tried = slot.tried
         refused: Counter[str] = Counter()
 
         def draft_of(answer: Answer) -> TaskDraft | None:
@@ -105,12 +111,15 @@ class ProposalWriter:
             except InputError:
                 refused["impossible"] += 1
                 return None
-            if identity(draft.params) in played:
-                refused["played by this slot before"] += 1
+            if identity(draft.params) in tried:
+                refused["tried against this task before"] += 1
                 return None
             if not near_root(family, slot, draft.params, settings.max_drift).passed:
                 far = f"further than {settings.max_drift} from the root (adaptation.max_drift)"
                 refused[far] += 1
+                return None
+            if draft.kind == parent.kind and not leaves(family, parent, draft, missed, options):
+                refused["without the sub-goal that was missed"] += 1
                 return None
             return draft
 
@@ -178,6 +187,17 @@ class ProposalWriter:
             "reason": "" if checked.candidate else "no answer passed all checks",
         }
         return proposal.model_copy(update=fields), checked.candidate
+
+
+def leaves(
+    family: EnvironmentFamily, parent: Task, draft: TaskDraft, missed: int | None, options: Params
+) -> bool:
+    """Return whether an agent still has to reach a sub-goal in a rewrite: it is one of the rewrite's, and not reached at reset."""
+    if missed is None or not isinstance(family, SubGoals):
+        return True
+    changed = {"params": draft.params, "instruction": draft.instruction}
+    goals = family.sub_goals(parent.model_copy(update=changed), (), options)
+    return missed < len(goals) and goals[missed].reached is None
 
 
 def goal_is_exhausted(slot: OpenSlot) -> bool:

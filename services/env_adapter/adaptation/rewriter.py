@@ -140,7 +140,7 @@ def _nth(menu: RewriteMenu, place: int) -> Answer:
 
 _HINTS: Final[dict[Direction, str]] = {
     "harder": "keep the goal where you can; longer ways, less help, rarer things",
-    "easier": "keep the goal where you can; shorter ways, a hint where one is offered, common things",
+    "easier": "keep the goal where you can; shorter ways, help with a sub-goal that was missed, common things",
 }
 
 

@@ -273,7 +273,8 @@ def _take_place(session: Session, row: SessionRow, request: SessionRequest) -> N
         raise NotFoundError(f"run {request.run!r} does not exist; `triforge run list` lists all")
     if run.status in ENDED:
         raise ConflictError(f"run {run.id} is {run.status}: it takes no more sessions")
-    if not EnvAdapterSection.model_validate(run.config.get("env_adapter", {})).by_agents:
+    section = EnvAdapterSection.model_validate(run.config.get("env_adapter", {}))
+    if section.played_by != "sessions":
         raise ConflictError(
             f"run {run.id} plays its environment itself; submit a run that agents play with "
             "env_adapter.played_by = 'sessions'"

@@ -85,7 +85,7 @@ def _step(
         observation=turn.observation,
         response=turn.output.text,
         action=turn.output.text,
-        next_observation=following.observation if following else "",
+        next_observation=following.observation if following else turn.following,
         images=tuple(placed.image for placed in turn.images),
         next_images=tuple(placed.image for placed in following.images) if following else (),
         segment=segment,

@@ -2,7 +2,7 @@
 
 votes       m votes of the reward model on every step of a trajectory
 shuffled    the same votes, each step with those of another step: the placebo
-oracle      the environment's label of a step, correct with a given chance: for experiments
+oracle      the environment's label of a step, correct with a given chance: for experiments; `praise` is +1 on every step
 log_ratio   log-likelihood ratio of the policy to its reference for each response (Progress Advantage)
 
 A method brings another, and `package.module:function` names any function of the protocol `StepScorer`.

@@ -39,16 +39,24 @@ class SampleOptions:
     algorithms: Mapping[TrainedRole, Algorithm] = field(default_factory=dict)
     seed: int  # of the draw above `max_rows`: a repeated step draws the same
     trust: float = 0.0  # in the votes (`vote_weight = "trust"`)
+    vote_share: float = 1.0  # of `lam`, that the votes weigh in this step
     step: int | None = None  # goes on record; None is the groups' own step
     min_measured: int = 1  # rollouts that a group must have measured to be trained on
     drop_stale_votes: bool = False  # credit a group without its votes if one of them is too old
 
     @classmethod
     def of(
-        cls, config: RunConfig, step: int, versions: Mapping[TrainedRole, int], trust: float
+        cls,
+        config: RunConfig,
+        step: int,
+        versions: Mapping[TrainedRole, int],
+        trust: float,
+        vote_share: float = 1.0,
     ) -> SampleOptions:
         """Return the options of a training step of a run, whose models stand at `versions`."""
-        run, models = config.run, config.models
+        run, models, algorithm = config.run, config.models, config.algorithm.resolved
+        if vote_share < 1.0:
+            algorithm = algorithm.changed(lam=algorithm.lam * vote_share)
         at = {
             role: (
                 versions[role],
@@ -63,13 +71,14 @@ class SampleOptions:
             if role in versions
         }
         return cls(
-            algorithm=config.algorithm.resolved,
+            algorithm=algorithm,
             players={role: at[role] for role in models.players},
             judging={role: at[role] for role in models.judging if role in at},
             algorithms={r: config.algorithm_of(r) for r in models.players if config.trainer.job(r)},
             pairs=config.algorithm_of("reward").job_part.pairs,
             seed=nth_seed(run.seed, step),
             trust=trust,
+            vote_share=vote_share,
             step=step,
             min_measured=run.min_measured,
             drop_stale_votes=run.stale_votes == "drop",
@@ -79,7 +88,7 @@ class SampleOptions:
     def numbers(self) -> dict[str, float]:
         """The numbers that differ from step to step, for the record."""
         versions = {f"{role}_version": version for role, (version, _) in self.models.items()}
-        return {"seed": self.seed, "trust": self.trust, **versions}
+        return {"seed": self.seed, "trust": self.trust, "vote_share": self.vote_share, **versions}
 
     @property
     def models(self) -> dict[TrainedRole, tuple[int, Limits]]:

@@ -77,6 +77,7 @@ def _rollout_records(
         yield {
             "trajectory_id": trajectory.id,
             "instruction": trajectory.instruction,
+            "system": trajectory.system,
             "outcome": outcome.value,
             "score": trajectory.score,
             "share": outcome.passed,
@@ -100,6 +101,7 @@ def _rollout_records(
                 for vote, of in zip(judged.votes if judged else (), annotated.votes, strict=True)
             ],
             "judge_images": [placed.image.id for placed in judged.images] if judged else [],
+            "judge_places": [placed.model_dump() for placed in judged.images] if judged else [],
             "step_score": judged.score if judged else None,
             "step_score_version": judged.score_version if judged else None,
             "extra": _json(judged.extra) if judged else "",

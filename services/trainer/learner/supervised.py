@@ -1,6 +1,7 @@
 """Supervised training on conversations, before a run or for models of the demo.
 
-Each item is one JSON line, `{"messages": [...], "weight": 1.0}`. Only the assistant's tokens are trained on, rendered to
+Each item is one JSON line, `{"messages": [...], "weight": 1.0, "group": ""}`. Items of one group, such as the votes on an episode,
+are trained on in one update, where what they begin with alike is computed once, and held out together. Only the assistant's tokens are trained on, rendered to
 exactly the ids that a rollout would have.
 """
 
@@ -10,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,7 @@ class SupervisedOptions:
     warmup: int = 20  # steps in which the step size rises from 0
     weight_decay: float = 0.0
     grad_clip: float = 1.0
-    batch_rows: int = 16  # conversations an update
+    batch_rows: int = 16  # conversations an update, at most; of a larger group all
     steps: int = 0  # updates; 0 leaves the end to `seconds`
     seconds: float = 0.0  # time budget; 0 leaves the end to `steps`
     token_budget: int = 8192  # tokens a forward pass may hold
@@ -67,11 +69,16 @@ class SupervisedOptions:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Conversations as ids; `weights` float32 [N], one a trained token; `asked` is what each asks the assistant."""
+    """Conversations as ids.
+
+    `weights` are float32 [N], one a trained token; `asked` is what each asks the assistant (or its group, with which it is held
+    out), `groups` the group of each, a name of its own where it has none.
+    """
 
     sequences: Sequences
     weights: Floats
     asked: tuple[str, ...]
+    groups: tuple[str, ...]
 
 
 def read_items(path: Path, renderer: Renderer, *, max_tokens: int) -> Items:
@@ -84,29 +91,32 @@ def read_items(path: Path, renderer: Renderer, *, max_tokens: int) -> Items:
     if not conversations:
         raise InputError(f"{path}: no conversation in it")
     ids, scored, weights, asked = [], [], [], []
-    for sequences, weight, question in conversations:
+    groups: list[str] = []
+    for number, (sequences, weight, question, group) in enumerate(conversations):
         for tokens, mask in sequences:
             places = np.flatnonzero(mask)
             ids.append(np.asarray(tokens, dtype=np.int64))
             scored.append(places)
             weights.append(np.full(len(places), weight, dtype=np.float32))
-            asked.append(question)
-    return Items(Sequences(ids, scored), np.concatenate(weights), tuple(asked))
+            asked.append(group or question)
+            groups.append(group or f"{number}/{len(groups)}")
+    return Items(Sequences(ids, scored), np.concatenate(weights), tuple(asked), tuple(groups))
 
 
 def _item(
     row: Any, renderer: Renderer, max_tokens: int
-) -> tuple[list[tuple[list[int], list[bool]]], float, str]:
-    """Return the sequences of a conversation, each with a mask of its trained tokens, the weight of those, and what it asks."""
+) -> tuple[list[tuple[list[int], list[bool]]], float, str, str]:
+    """Return the sequences of a conversation, each with a mask of its trained tokens, the weight of those, what it asks, and its group."""
     document = object_in(row)
     if not isinstance(document.get("messages"), list):
         raise InputError('expected an object {"messages": [...], "weight": 1.0}')
-    unknown = sorted(set(document) - {"messages", "weight"})
-    weight = document.get("weight", 1.0)
+    unknown = sorted(set(document) - {"messages", "weight", "group"})
+    weight, group = document.get("weight", 1.0), document.get("group", "")
     good = isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight < 1e6
-    if unknown or not good:
+    if unknown or not good or not isinstance(group, str):
         raise InputError(
-            f"given fields {unknown or 'messages, weight'} and weight {weight!r}, expected messages and a weight above 0"
+            f"given fields {unknown or 'messages, weight'}, group {group!r} and weight {weight!r}, expected messages and a weight above 0; "
+            "a group is a text"
         )
     try:
         messages = [ChatMessage.model_validate(m) for m in document["messages"]]
@@ -120,7 +130,7 @@ def _item(
             f"given {longest} tokens, expected at most {max_tokens} (the model's longest)"
         )
     asked = "\n".join(str(m.content) for m in messages if m.role != "assistant")
-    return sequences, float(weight), same_words(asked)
+    return sequences, float(weight), same_words(asked), group
 
 
 def _held_out(order: Sequence[int], asked: Sequence[str], most: int) -> set[int]:
@@ -152,6 +162,10 @@ class SupervisedJob:
             raise InputError(
                 f"eval_share: given {options.eval_share} of {len(order)} conversations, expected some left to train on"
             )
+        groups: dict[str, list[int]] = {}
+        for row in self._train:
+            groups.setdefault(items.groups[row], []).append(row)
+        self._groups = [*groups.values()]
         self._queue: list[list[int]] = []
         self._optimizer = torch.optim.AdamW(
             list(self._model.parameters().values()),
@@ -230,16 +244,14 @@ class SupervisedJob:
         self._optimizer.param_groups[0]["lr"] = options.learning_rate * share * rising
 
     def _next_rows(self) -> list[int]:
-        """Shuffled epochs; within a window rows are sorted by length, and the window's batches are shuffled again."""
+        """Shuffled epochs; within a window groups are sorted by length, and the window's batches are shuffled again."""
         if not self._queue:
-            order, size = list(self._train), self._options.batch_rows
+            order, size = list(self._groups), self._options.batch_rows
+            lengths = self._items.sequences.lengths
             self._draw.shuffle(order)
-            window = size * _BUCKET
-            for start in range(0, len(order), window):
-                part = sorted(
-                    order[start : start + window], key=self._items.sequences.lengths.__getitem__
-                )
-                batches = [part[i : i + size] for i in range(0, len(part), size)]
+            for window in _batches(order, size * _BUCKET):
+                part = sorted(window, key=lambda group: max(lengths[row] for row in group))
+                batches = [list(chain(*groups)) for groups in _batches(part, size)]
                 self._draw.shuffle(batches)
                 self._queue += batches
             self._queue.reverse()
@@ -276,6 +288,19 @@ class SupervisedJob:
             sure += float((logprobs > np.log(0.5)).sum())
             count += len(logprobs)
         return step, loss / count, sure / count
+
+
+def _batches(groups: Sequence[list[int]], size: int) -> list[list[list[int]]]:
+    """Split groups into batches of at most so many rows; a larger group is one alone."""
+    found: list[list[list[int]]] = []
+    rows = size
+    for group in groups:
+        if rows + len(group) > size:
+            found.append([])
+            rows = 0
+        found[-1].append(group)
+        rows += len(group)
+    return found
 
 
 def _thinned(curve: list[tuple[int, float]], points: int = 200) -> list[tuple[int, float]]:

@@ -60,6 +60,11 @@ class Collector:
         return self._window
 
     @property
+    def next(self) -> int:
+        """The number of the step that is gathered, or under way."""
+        return self.window.step + 1
+
+    @property
     def offers(self) -> dict[str, Offer]:
         """When each group in flight and each group of the last step was offered."""
         return self.window.offers | self._refills

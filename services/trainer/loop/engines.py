@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from services.trainer.loop.gauges import PUBLISHED
@@ -67,8 +68,10 @@ class Engines:
         self.notes |= {"paths": paths, "base": base}
         await self._note(base)
 
-    async def hold(self) -> Mapping[TrainedRole, int]:
-        """Make the services serve the run's newest weights; return the versions of the run.
+    async def hold(
+        self, refused: Mapping[TrainedRole, tuple[int, int]] = MappingProxyType({})
+    ) -> Mapping[TrainedRole, int]:
+        """Make the services serve the run's newest weights, or the older version in place of a `refused` one; return the versions of the run.
 
         A version of a step that was not committed is still served: the step is repeated with its samples and weights.
         """
@@ -79,9 +82,12 @@ class Engines:
             await asyncio.to_thread(bring_back, self._parts.artifacts, self._run_id, role)
             version = self.versions[role]
             active = await self._apis[role].weights()
-            origin = await asyncio.to_thread(self._rolled_back, role, version, active)
+            bad, origin = refused.get(role, (None, None))
+            if bad != version:
+                origin = await asyncio.to_thread(self._rolled_back, role, version, active)
             if origin is not None:
-                await self._go_back(role, origin, active.version + 1, step=max(run.step, 0))
+                least = max(active.version, version) + 1
+                await self._go_back(role, origin, least, step=max(run.step, 0))
             elif active.version < version or not await self._is_own(role, active):
                 known = await self._find(role, version)
                 if known is None:

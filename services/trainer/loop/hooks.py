@@ -61,6 +61,10 @@ class LoopHooks:
         """Return whether training tasks are played for the step. It is asked when they are due: with a staleness bound, steps ahead."""
         return True
 
+    def trust(self, step: int) -> float:  # noqa: ARG002
+        """Return the share of `lam` that the votes weigh in the step, 0 to 1; those of several methods are multiplied."""
+        return 1.0
+
     async def more_groups(self, step: int, groups: Sequence[JudgedGroup]) -> list[GroupTask]:  # noqa: ARG002
         """Return tasks to play in addition to the step's groups, or to the groups of an evaluation (purpose `evaluate`)."""
         return []
@@ -97,6 +101,11 @@ class LoopHooks:
 
     async def after_step(self, step: int, measures: Mapping[str, float]) -> Measures:  # noqa: ARG002
         """Return measures of the whole step, or of step 0; `stop` and `ended` are read after it."""
+        return {}
+
+    @property
+    def refused(self) -> Mapping[TrainedRole, tuple[int, int]]:
+        """By role, a version that is not to be used after this step, and the older version that takes its place."""
         return {}
 
     @property
@@ -177,6 +186,14 @@ class Methods:
                 play = play and hooks.plays(step)
         return play
 
+    def trust(self, step: int) -> float:
+        """Return the share of `lam` that the votes weigh in the step."""
+        share = 1.0
+        for hooks in self._hooks:
+            with _errors_of(hooks, "trust"):
+                share *= hooks.trust(step)
+        return share
+
     async def more_groups(self, step: int, groups: Sequence[JudgedGroup]) -> list[GroupTask]:
         """Return the tasks to play in addition to these groups."""
         tasks: list[GroupTask] = []
@@ -229,6 +246,15 @@ class Methods:
             with _errors_of(hooks, "after_step"):
                 measures = measures | await hooks.after_step(step, measures)
         return measures
+
+    @property
+    def refused(self) -> Mapping[TrainedRole, tuple[int, int]]:
+        """By role, a version that is not to be used, and the older version that takes its place."""
+        found: dict[TrainedRole, tuple[int, int]] = {}
+        for hooks in self._hooks:
+            with _errors_of(hooks, "refused"):
+                found |= hooks.refused
+        return found
 
     @property
     def stop(self) -> str:

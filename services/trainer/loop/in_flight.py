@@ -261,8 +261,9 @@ class InFlight:
 
     def _is_foreign(self, group: JudgedGroup, flight: _Flight) -> bool:
         """Return whether other weights than those of the run since its submission have played or judged the group."""
-        found = judged_by(group)
-        for role in ("policy", *{player.model for player in flight.task.agents.values()}):
+        found, elsewhere = judged_by(group), flight.task.env_adapter.by_trainer
+        players = () if elsewhere else {p.model for p in flight.task.agents.values()} | {"policy"}
+        for role in players:
             found |= {(role, version) for version in played_by(group, role)}
         for role, version in found:
             oldest = flight.task.oldest.get(role, math.inf)  # no weights of that role may

@@ -120,7 +120,7 @@ def judge_measures(groups: Sequence[JudgedGroup]) -> dict[str, float]:
     votes; `judge/constant` is the raw accuracy of the better constant answer, for comparison with `judge/accuracy`. `judge/outcome`
     is the agreement with the trajectory's outcome. `judge/within_label` and `judge/within_outcome` compare the steps of a
     group that have the same index: the share of pairs of different labels, or outcomes, whose better step has the higher
-    mean vote (ties half). `judge/entropy` is that of all valid votes in bits, `judge/unanimous` the share of steps with at
+    mean vote (ties half). `judge/unmeasured` is 1 where no step is labelled. `judge/entropy` is that of all valid votes in bits, `judge/unanimous` the share of steps with at
     least two votes whose votes all agree.
     """
     votes = list(_votes(groups))
@@ -135,6 +135,8 @@ def judge_measures(groups: Sequence[JudgedGroup]) -> dict[str, float]:
             "accuracy": [value == label for label, value in labelled],
         }
     )
+    if all(step.label is None for step, _, _ in votes):
+        measures["unmeasured"] = 1.0
     rows = [_hits(_labelled(_votes([g]))) for g in groups]
     right_good, good, right_bad, bad = (sum(column) for column in zip(*rows, strict=True))
     if good and bad:

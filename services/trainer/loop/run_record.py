@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,11 @@ class RunRecord:
         self._parts, self._run, self._trackers = parts, run, trackers
         self._answer = ""
         adapter = run.config.get("env_adapter", {})
-        self._untrained = partial(untrained, admissible_only=bool(adapter.get("admissible_only")))
+        self._untrained: Callable[..., str] = partial(
+            untrained, admissible_only=bool(adapter.get("admissible_only"))
+        )
+        if adapter.get("played_by") == "trainer":  # trains its policy itself
+            self._untrained = lambda *_, **__: ""
 
     async def write(
         self, step: int, records: Sequence[dict[str, Any]], origin: Mapping[str, Any]

@@ -26,6 +26,7 @@ from services.trainer.credit.options import SampleOptions
 from services.trainer.credit.samples import Samples, build_samples, learnable
 from services.trainer.credit.step_records import origin_of
 from services.trainer.loop.collector import Collector
+from services.trainer.loop.credit_reports import CreditReports
 from services.trainer.loop.engines import Engines
 from services.trainer.loop.evaluation import Evaluator
 from services.trainer.loop.gauges import STALENESS
@@ -43,6 +44,7 @@ from services.trainer.loop.measures import (
 from services.trainer.loop.parts import Parts, StopRequested, clean_up, seldom
 from services.trainer.loop.run_record import RunRecord
 from services.trainer.loop.task_source import TaskSource
+from triforge.algorithms.schedules import vote_share
 from triforge.config import RunConfig
 from triforge.environments.trainable import demand_known_success
 from triforge.telemetry import about, tracing
@@ -64,13 +66,15 @@ class TrainLoop:
         self._record, self._check = record, check
         self._algorithm = config.algorithm.resolved
         self._engines = Engines(parts, run.id)
+        elsewhere = config.env_adapter.by_trainer
+        reports = CreditReports(parts, run, config, lambda: self._options(self._collector.next))
         self._in_flight = InFlight(
             parts.broker,
             resend_s=parts.settings.resend_s,
             lease_s=parts.settings.lease_s,
             check=seldom(check),
             newest=self._engines.newest,
-            arrived=partial(parts.emit_group, run.id),
+            arrived=reports.arrived if elsewhere else partial(parts.emit_group, run.id),
         )
         self._tasks = TaskSource(parts, run, config)
 
@@ -95,7 +99,7 @@ class TrainLoop:
             if self._methods.ended:
                 break
             await self._check()
-            versions = await self._engines.hold()
+            versions = await self._engines.hold(self._methods.refused)
             await self._methods.begin(step, versions)
             await self._collector.resume(versions, step - 1)
             with about(step=step, policy=versions["policy"], reward=versions["reward"]):
@@ -104,10 +108,17 @@ class TrainLoop:
             await clean_up(self._learners.discard())
             await clean_up(self._evaluator.discard())
             self._stop_if_asked()
+        if self._methods.refused:
+            await self._engines.hold(self._methods.refused)
         # an orchestrator may have been killed between a commit and the deletion of its rows
         rows = f"runs/{self._run.id}/batches"
         await clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
         return self._methods.ended
+
+    def _options(self, step: int) -> SampleOptions:
+        trust = self._votes.trust(step)
+        share = vote_share(step, self._algorithm.vote_steps) * self._methods.trust(step)
+        return SampleOptions.of(self._config, step, self._engines.versions, trust, share)
 
     def _stop_if_asked(self) -> None:
         if self._methods.stop:
@@ -127,8 +138,7 @@ class TrainLoop:
         """Take one step of training; repeated, it gives the same result. Return its groups."""
         measures: dict[str, float] = {}
         with tracing.span("step"):
-            trust = self._votes.trust(step)
-            options = SampleOptions.of(self._config, step, self._engines.versions, trust)
+            options = self._options(step)
             with phase("play", measures):
                 rounds = self._collector.window.open_rounds()
                 playing = await self._tasks.plan(filter(self._methods.plays, rounds))

@@ -46,7 +46,9 @@ def credit(step: int, record: StepRecord, what_if: Sequence[str] = ()) -> Credit
         for name, number in numbers.items()
         if name.endswith("_version")
     }
-    options = SampleOptions.of(config, step, versions, numbers["trust"])
+    options = SampleOptions.of(
+        config, step, versions, numbers["trust"], numbers.get("vote_share", 1.0)
+    )
     groups = groups_of(record.records, config)
     samples = build_samples(groups, replace(options, seed=int(numbers["seed"])))
     return Credited(config, groups, samples)

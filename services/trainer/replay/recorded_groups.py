@@ -1,7 +1,7 @@
 """Judged groups rebuilt from the records of a step, so that the run's own code credits them again.
 
 Fields that the record does not have and that no arithmetic reads stay empty: parameters of tasks, seeds, times. Of images
-there are the hashes, but not their places among the ids.
+that the policy saw there are the hashes, but not their places among the ids.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from services.trainer.credit.judged_groups import UNKNOWN, judges, players
 from triforge.config import RunConfig, Sampling
+from triforge.rollout.transcript import index_of
 from triforge.types import (
     ErrorInfo,
     GroupJudgement,
@@ -53,21 +54,23 @@ def _group(records: list[Record], config: RunConfig) -> JudgedGroup:
         group_id=first["group_id"], run_id=first["run_id"], step=first["step"], task_id=first["task_id"],
         purpose=first["purpose"], rollouts=len(played), votes=config.reward.votes, seed=0,
         proposal_id=first["proposal_id"] or None, sampling=Sampling(), env_adapter=config.env_adapter,
-        reward=config.reward, agents=players(config), judges=judges(config),
+        reward=config.reward, agents=players(config), judges=judges(config), judge_sampling=config.models.reward.sampling(),
+        extra=config.extra,
     )  # fmt: skip
     task = Task(
         id=first["task_id"], pool_id="", slot=first["task_slot"], version=first["task_version"], family="",
         instruction=first["instruction"],
     )  # fmt: skip
-    trajectories = tuple(_trajectory(number, own) for number, own in enumerate(played))
     return JudgedGroup(
-        played=TrajectoryGroup(group=group, task=task, trajectories=trajectories),
+        played=TrajectoryGroup(
+            group=group, task=task, trajectories=tuple(map(_trajectory, played))
+        ),
         votes=tuple(map(_votes, played)),
         judgement=_judgement(first) if config.reward.chosen.by_group else None,
     )
 
 
-def _trajectory(index: int, records: list[Record]) -> Trajectory:
+def _trajectory(records: list[Record]) -> Trajectory:
     first, steps, segments = records[0], list[Step](), list[Segment]()
     for _, own in groupby(sorted(records, key=itemgetter("segment")), itemgetter("segment")):
         ids, logprobs, versions = list[int](), list[float](), list[VersionSpan]()
@@ -82,8 +85,9 @@ def _trajectory(index: int, records: list[Record]) -> Trajectory:
         segments.append(Segment(ids=tuple(ids), logprobs=tuple(logprobs), versions=tuple(versions)))
     failed = first["outcome_error"]
     return Trajectory(
-        id=first["trajectory_id"], group_id=first["group_id"], index=index, task_id=first["task_id"],
-        task_version=first["task_version"], instruction=first["instruction"],
+        id=first["trajectory_id"], group_id=first["group_id"], index=index_of(first["trajectory_id"]),
+        task_id=first["task_id"], task_version=first["task_version"], instruction=first["instruction"],
+        system=first.get("system") or "",
         steps=tuple(sorted(steps, key=lambda step: step.index)), segments=tuple(segments),
         outcome=Outcome(
             value=first["outcome"], score=first["score"], share=first["share"],
@@ -94,11 +98,12 @@ def _trajectory(index: int, records: list[Record]) -> Trajectory:
 
 def _step(record: Record, start: int, end: int) -> Step:
     known = {name: record[name] for name in _OF_STEP if record.get(name) is not None}
+    seen = {placed.image.id: placed.image for placed in _placed(record)}
     return Step(
         **known, index=record["step_index"], start=start, end=end, reward=record["env_reward"],
         chosen=record.get("chosen") is not False,
         extra=_extra(record, "step_extra"),
-        images=_images(record["images"]), next_images=_images(record["next_images"]),
+        images=_images(record["images"], seen), next_images=_images(record["next_images"], seen),
     )  # fmt: skip
 
 
@@ -109,10 +114,7 @@ def _votes(records: list[Record]) -> TrajectoryVotes | None:
             step=record["step_index"],
             prompt_ids=tuple(record["judge_prompt_ids"]),
             votes=tuple(Vote(value=vote["value"], **_written(vote)) for vote in record["votes"]),
-            images=tuple(
-                PlacedImage(image=image, start=0, end=1)
-                for image in _images(record["judge_images"])
-            ),
+            images=_placed(record),
             score=record.get("step_score"),
             score_version=record.get("step_score_version"),
             extra=_extra(record),
@@ -157,7 +159,13 @@ def _spans(versions: Sequence[int], start: int) -> Iterator[VersionSpan]:
         start = end
 
 
-def _images(hashes: Sequence[str]) -> tuple[ImageRef, ...]:
+def _placed(record: Record) -> tuple[PlacedImage, ...]:
+    return tuple(map(PlacedImage.model_validate, record.get("judge_places") or ()))
+
+
+def _images(hashes: Sequence[str], seen: Mapping[str, ImageRef]) -> tuple[ImageRef, ...]:
+    """Return images; those that the judge has not `seen` have no size."""
     return tuple(
-        ImageRef(id=name, media_type="image/png", size=1, width=1, height=1) for name in hashes
+        seen.get(name) or ImageRef(id=name, media_type="image/png", size=1, width=1, height=1)
+        for name in hashes
     )

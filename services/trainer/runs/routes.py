@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.background import BackgroundTask
 
-from services.trainer.runs import trajectories
+from services.trainer.runs import labels, trajectories
 from services.trainer.runs.rollback import RunRollback, roll_back
 from services.trainer.runs.runs import RunRequest, Runs, RunsDep
 from services.trainer.runs.verdict import verdict_of
@@ -43,10 +43,12 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/runs/{run_id}/stop": _SUBMIT,
     "POST /v1/runs/{run_id}/resume": _SUBMIT,
     "POST /v1/runs/{run_id}/rollback": Rule(requires="admin"),
+    **labels.RULES,
     **trajectories.RULES,
 }
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router.include_router(labels.router)
 router.include_router(trajectories.router)
 _PARQUET, _LINES = "application/vnd.apache.parquet", "application/x-ndjson"
 _CSV, _EVENTS = "text/csv", "text/event-stream"

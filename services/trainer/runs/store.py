@@ -63,6 +63,13 @@ class RunStore:
             _row_of(session, run_id)
             yield session
 
+    @contextmanager
+    def write(self, run_id: str) -> Iterator[Session]:
+        """Open a transaction that writes rows of a run, one at a time; NotFoundError like `read`."""
+        with self._db.write() as session:
+            _hold(session, run_id)
+            yield session
+
     def held_by(self, token: str) -> Self:
         """Return this store for one orchestrator: once another one has taken a run, its status and all writes raise `Superseded`.
 

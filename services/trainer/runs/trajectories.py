@@ -36,9 +36,9 @@ SortKey = Literal[
 ]  # fmt: skip
 _NULL: Final = 1e300  # rows without a value are sorted last
 _CURSOR: Final = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)/([0-9]{1,9})/([0-9]{1,9})")
-_IDS: Final = {"context_ids", "response_ids", "response_logprobs", "policy_versions", "judge_prompt_ids"}  # fmt: skip
-_OF_ALL: Final = {  # columns of the trajectory, not of one of its steps
-    "run_id", "step", "purpose", "proposal_id", "group_id", "task_id", "task_slot", "trajectory_id", "instruction",
+IDS: Final = {"context_ids", "response_ids", "response_logprobs", "policy_versions", "judge_prompt_ids"}  # fmt: skip
+OF_ALL: Final = {  # columns of the trajectory, not of one of its steps
+    "run_id", "step", "purpose", "proposal_id", "group_id", "task_id", "task_slot", "trajectory_id", "instruction", "system",
     "outcome", "outcome_error", "score",
 }  # fmt: skip
 
@@ -143,7 +143,7 @@ def list_trajectories(
     if len(rows) > wanted.limit:
         known = getattr(shown[-1], name)
         cursor = f"{last if known is None else known!r}/{shown[-1].step}/{shown[-1].number}"
-    return TrajectoryPage(items=tuple(map(_summary, shown)), next_cursor=cursor, total=total)
+    return TrajectoryPage(items=tuple(map(summary_of, shown)), next_cursor=cursor, total=total)
 
 
 @router.get("/trajectories/{trajectory_id}")
@@ -172,7 +172,7 @@ def get_group(run_id: str, group_id: str, runs: RunsDep) -> Page[TrajectoryRecor
         if not rows:
             raise _missing("group", group_id, run_id)
         uri = _record_uri(session, rows[0])
-    columns = [name for name in SCHEMA.names if name not in _IDS]
+    columns = [name for name in SCHEMA.names if name not in IDS]
     records = _read_group(runs, uri, group_id, columns)
     for vote in (v for own in records.values() for record in own for v in record["votes"]):
         del vote["ids"], vote["logprobs"]
@@ -197,7 +197,8 @@ def _missing(kind: str, name: str, run_id: str) -> NotFoundError:
     return NotFoundError(f"{kind} {name!r}: run {run_id} has none of this id in a finished step")
 
 
-def _summary(row: TrajectoryRow) -> TrajectorySummary:
+def summary_of(row: TrajectoryRow) -> TrajectorySummary:
+    """Return a row of the index as a message."""
     return TrajectorySummary(
         **{name: getattr(row, name) for name in TrajectorySummary.model_fields}
     )
@@ -205,9 +206,9 @@ def _summary(row: TrajectoryRow) -> TrajectorySummary:
 
 def _record(row: TrajectoryRow, records: Sequence[dict[str, Any]]) -> TrajectoryRecord:
     return TrajectoryRecord(
-        summary=_summary(row),
+        summary=summary_of(row),
         instruction=records[0]["instruction"] if records else row.instruction,
-        steps=tuple({n: v for n, v in record.items() if n not in _OF_ALL} for record in records),
+        steps=tuple({n: v for n, v in record.items() if n not in OF_ALL} for record in records),
     )
 
 

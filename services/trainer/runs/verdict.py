@@ -14,6 +14,10 @@ _SMALLER: Final = 5.0  # times, of a learning rate that moved the policy too far
 _HARD: Final = 0.5  # success below which tasks are too hard, not too easy
 _CEILING: Final = 0.95  # success above which there is little left to learn
 _MOST_TASKS: Final = 5000  # to ask for
+_UNMEASURED: Final = (
+    "the judge is not measured: no labels of its steps, from the environment or, with methods.audit, from people (page `labels` of the "
+    "run, POST /v1/runs/{run}/labels)"
+)
 
 
 def verdict_of(run: RunState, steps: Sequence[RunStep]) -> Verdict | None:
@@ -32,7 +36,8 @@ def verdict_of(run: RunState, steps: Sequence[RunStep]) -> Verdict | None:
         advice, options = _next(run, measures, change, ran_off="K" in raised)
     elif change:
         text += "; no update was made"
-    warnings = tuple(raised.values())
+    unmeasured = (_UNMEASURED,) if last.metrics.get("judge/unmeasured") else ()
+    warnings = (*raised.values(), *unmeasured)
     return Verdict(word=word, text=text, warnings=warnings, advice=advice, options=options)
 
 

@@ -18,6 +18,7 @@ Document = manifests.Document
 VARIANTS: list[tuple[str, ...]] = [
     *((overlay,) for overlay in OVERLAYS),
     ("cpu", "code", "traces"),
+    ("gpu-cluster", "sidecar"),
     ("cpu", "ingress", "keda", "monitoring", "toolbox"),
     ("gpu-single-node", "autoscaling", "external-redis", "s3", "load-models"),
     ("gpu-cluster", "multi-node-engine", "broadcast", "rdma", "nvidia-runtime"),

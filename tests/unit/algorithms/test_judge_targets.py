@@ -116,3 +116,10 @@ def test_a_target_survives_the_wire_and_is_refused_where_nothing_reads_it():
     }
     with pytest.raises(ConfigError, match="judge_target = 'centred', allowed published"):
         parse(programs)
+
+
+def test_a_label_is_the_target_of_an_audited_step_and_others_have_none():
+    algorithm = resolve("rlanything", {"judge_target": "label"})
+    labels = [[1, -1], [None, None], [-1, 1], [None]]
+    found = algorithm.targets(Judged(OUTCOMES, VOTES, SEEN, DONE, labels=labels))
+    assert [list(row) for row in found] == [[1, -1], [None, None], [-1, 1], [None]]

@@ -25,7 +25,7 @@ from triforge.errors import ConfigError
         ("rlanything", {"policy_band": 0.5}, "given 0.5, allowed two numbers [low, high]"),
         ("rlanything", {"policy_band": [0.8, 0.2]}, "policy_band: given [0.8, 0.2]"),
         ("rlanything", {"alpha_low": 0.8}, "alpha_low and alpha_high: given 0.8 and 0.8"),
-        ("rlanything", {"judge_target": "guess"}, "'centred', 'monte_carlo', 'published'"),
+        ("rlanything", {"judge_target": "guess"}, "'centred', 'label', 'monte_carlo', 'published'"),
         ("grpo", {"overlong_buffer": 5}, "allowed at most overlong_limit = 0"),
         # rewards and their comparison
         ("rlanything", {"use_outcome": False, "use_votes": False}, "nothing would reward the"),

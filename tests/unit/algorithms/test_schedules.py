@@ -2,7 +2,7 @@
 
 import pytest
 
-from triforge.algorithms.schedules import learning_rate
+from triforge.algorithms.schedules import learning_rate, vote_share
 from triforge.config import parse
 from triforge.errors import ConfigError
 
@@ -29,3 +29,15 @@ def test_a_fall_without_an_end_is_refused():
     given = {"schedule": "linear", "warmup_updates": 5, "schedule_updates": 5}
     with pytest.raises(ConfigError, match="schedule_updates: given 5"):
         parse({"trainer": {"policy": given}})
+
+
+def test_votes_gain_and_lose_their_weight_between_the_given_steps():
+    shares = [vote_share(step, (1, 3, 4, 6)) for step in range(8)]
+    assert shares == [0.0, 0.0, 0.5, 1.0, 1.0, 0.5, 0.0, 0.0]
+    assert [vote_share(step, (0, 0, 2, 2)) for step in (1, 2, 3)] == [1.0, 0.0, 0.0]
+    assert vote_share(9, None) == 1.0
+
+
+def test_steps_that_go_back_are_refused():
+    with pytest.raises(ConfigError, match="vote_steps: given"):
+        parse({"algorithm": {"overrides": {"vote_steps": [3, 1, 4, 6]}}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,7 @@ def test_the_page_tells_arms_apart_seed_by_seed(triforge: Triforge, tmp_path: Pa
     assert "are left" not in out
     assert "| hot | +0.235 ± 0.020 | 6.8e-07 | better |" in page
     assert "| hot, sampled | 0.100 ± 0.000 | 0.585 ± " in page
+    assert re.search(r"\| hot, sampled .* \| 1 \|", page), "seconds a run"
     assert "| 6 | 0.100 run-base6 | 0.360 run-hot6 |" in page
 
 

@@ -13,12 +13,14 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from sqlalchemy import select
 
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app
 from services.dashboard.folder import pages_of, write
 from tests.unit.dashboard.recorded_run import RecordedRun
 from tests.unit.dashboard.test_pages import SERVICES, Deployment, golden
+from triforge.store.tables import LabelRow
 from triforge.supervisor.ports import free_port
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -104,6 +106,7 @@ def pages(address: str, recorded: RecordedRun) -> list[str]:
         f"rollouts/{group}-02",
         f"rollouts/{group}-02/tokens?form=table",
         f"groups/{group}",
+        "labels",
         "../../tasks/task-1",
         "../../proposals/p-1",
         f"../../compare?run={recorded.run_id}&run={other.id}",
@@ -193,3 +196,32 @@ def test_the_form_filters_and_the_keyboard_reaches_the_table(browser: Any, addre
             break
     assert seen[-1] == "rollouts", seen
     assert seen.index("step") < seen.index("min_staleness")
+
+
+def test_the_keys_label_the_first_step_or_the_one_in_focus(
+    browser: Any, address: str, recorded: RecordedRun
+) -> None:
+    def shown() -> list[str]:
+        return [h.text for h in browser.find_elements("css selector", ".unsure h2")]
+
+    browser.get(f"{address}/labels?by=anna")
+    before = shown()
+    for key, step in (("+", "body"), ("-", ".unsure:nth-child(2)")):
+        count = len(shown())
+        first = browser.find_element("css selector", ".unsure")
+        browser.find_element("css selector", step).send_keys(key)
+        wait.WebDriverWait(browser, 10).until(lambda _, first=first: stale(first))
+        assert len(shown()) == count == 10
+    assert shown()[:2] == [before[1], before[3]]
+    with recorded.store.read(recorded.run_id) as session:
+        assert [
+            (row.label, row.by)
+            for row in session.scalars(select(LabelRow).order_by(LabelRow.number))
+        ] == [(1, "anna"), (-1, "anna")]
+
+
+def stale(element: Any) -> bool:
+    try:
+        return element.is_enabled() is None
+    except webdriver.remote.errorhandler.StaleElementReferenceException:
+        return True

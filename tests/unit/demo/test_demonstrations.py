@@ -95,6 +95,26 @@ def test_the_rates_are_kept() -> None:
     assert 0.3 < sum(forgot) / len(forgot) < 0.7
 
 
+def test_random_commands_take_and_treat_where_they_are_to() -> None:
+    def handled(share: float) -> float:
+        rates = {"random_rate": 0.5, "inadmissible_share": 0.0, "handling_share": share}
+        given = [
+            (message["content"].split()[0], noisy)
+            for d in shown(**rates)
+            for message, noisy in zip(d.messages[1::2], d.noisy, strict=True)
+        ]
+        return sum(verb in ("take", "clean", "heat", "cool") for verb, noisy in given if noisy)
+
+    assert handled(0.9) > 2 * handled(0.0)
+    assert shown(random_rate=0.3, handling_share=0.0) == shown(random_rate=0.3)
+
+
+def test_episodes_have_the_rates_of_a_list_in_turn() -> None:
+    careful, wild = shown(random_rate=(0.0, 1.0))[::2], shown(random_rate=(0.0, 1.0))[1::2]
+    assert not any(flag for d in careful for flag in d.noisy)
+    assert all(flag for d in wild for flag in d.noisy)
+
+
 def test_the_same_seed_gives_the_same_demonstrations() -> None:
     assert shown(random_rate=0.3) == shown(random_rate=0.3)
     assert shown(random_rate=0.3) != shown(random_rate=0.3, seed=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,23 @@ def test_labels_are_flipped_at_their_rate_and_nothing_else_is(tmp_path: Path) ->
     assert {label for pair in pairs for label in pair} == {-1, 1}
     share = sum(right != wrong for right, wrong in pairs) / len(pairs)
     assert 0.15 < share < 0.25
+
+
+def test_the_votes_on_an_episode_are_a_group_where_they_are_trained_on_together(
+    tmp_path: Path,
+) -> None:
+    asked = {"count": 8, "seed": 3, "generate": {}, "options": {"wording": "terse"}, "judge": True}
+    files = []
+    for together in (True, False):
+        folder = tmp_path / str(together)
+        write_demonstrations(folder, **asked, flip_rate=0.0, together=together, **CARELESS)
+        lines = [json.loads(line) for line in (folder / "judge.jsonl").read_text().splitlines()]
+        transcripts = (folder / "transcripts.jsonl").read_text().splitlines()
+        files.append([{**line, "group": ""} for line in lines])
+        counts = Counter(line.get("group") for line in lines)
+        lengths = [len(json.loads(transcript)["steps"]) for transcript in transcripts]
+        assert [*counts.values()] == (lengths if together else [sum(lengths)])
+    assert files[0] == files[1]
 
 
 def test_a_step_becomes_a_chat_of_the_judges_own_prompt_and_its_vote(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ async def says_good(
 
 
 def test_a_scorer_is_found_by_its_name_or_by_its_path() -> None:
-    for kind in ("votes", "shuffled", "oracle", "log_ratio", "istar", "vlm_rl"):
+    for kind in ("votes", "shuffled", "oracle", "praise", "log_ratio", "istar", "vlm_rl"):
         assert callable(scorer_of(kind))
     assert scorer_of(f"{__name__}:says_good") is says_good
     for unknown in ("stars", "spark"):

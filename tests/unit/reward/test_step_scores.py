@@ -59,6 +59,32 @@ async def test_an_oracle_without_labels_has_not_judged() -> None:
         await scorer_of("oracle")(played, job(), NO_MODEL)
 
 
+async def test_errors_that_repeat_are_as_many_and_the_same_for_an_action_with_the_same_result() -> (
+    None
+):
+    played = trajectory(group_task(), 0, outcome=-1, lengths=[1] * 400, labels=[1, -1] * 200)
+    steps = [
+        step.model_copy(update={"action": f"take {n // 4}", "next_observation": "ok"})
+        for n, step in enumerate(played.steps)
+    ]
+    played = played.model_copy(update={"steps": tuple(steps)})
+    planted = job(accuracy=0.75, errors="repeat")
+    votes = await scorer_of("oracle")(played, planted, NO_MODEL)
+    right: dict[str, set[bool]] = {}
+    for judged in votes.steps:
+        step = played.steps[judged.step]
+        right.setdefault(step.action, set()).update(v.value == step.label for v in judged.votes)
+    assert {len(found) for found in right.values()} == {1}, "all four steps, all votes"
+    assert 0.65 < sum(map(all, right.values())) / len(right) < 0.85
+    other = planted.model_copy(update={"seed": 99, "run_id": "other"})
+    assert votes == await scorer_of("oracle")(played, other, NO_MODEL)
+
+
+async def test_praise_is_for_every_step_with_a_label_or_without() -> None:
+    played = trajectory(group_task(), 0, outcome=-1, lengths=[1, 1], labels=[None, -1])
+    assert values(await scorer_of("praise")(played, job(), NO_MODEL)) == {0: [1] * 3, 1: [1] * 3}
+
+
 # ---- shuffled votes ----
 
 

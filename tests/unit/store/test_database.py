@@ -42,6 +42,7 @@ def test_upgrade_of_a_0_1_database(tmp_path: Path) -> None:
             "ALTER TABLE tenants ADD COLUMN max_pools INTEGER",
             "CREATE TABLE audit (id INTEGER PRIMARY KEY, action VARCHAR(120))",
             "DROP TABLE controller_notes",
+            "DROP TABLE labels",
             "CREATE TABLE ladders (run_id, kind, pool_id, high, counted, correct)",
             "CREATE TABLE levels (task_id, level, kind)",
             "INSERT INTO ladders VALUES ('r', 'maze', 'p', 3, 16, 12)",

@@ -70,6 +70,20 @@ def test_only_what_the_algorithm_needs_is_started(tmp_path: Path) -> None:
     assert not Settings.from_env(dict(trainer.env)).has("reward_model")
 
 
+def test_a_sidecar_has_no_policy(tmp_path: Path) -> None:
+    document = {
+        "models": {"reward": {"path": str(tmp_path / "model")}},
+        "run": {"eval_every": 0},
+        "env_adapter": {"played_by": "trainer"},
+    }
+    layout = planned(tmp_path, {}, adaptation={"controller": "none"}, **document)
+    assert [spec.name for spec in layout.specs] == [
+        "valkey", "engine-reward", "reward-model", "env_adapter", "reward", "trainer", "dashboard", "rollout-worker",
+        "judge-worker", "learner-reward",
+    ]  # fmt: skip
+    assert not layout.settings.has("policy_model")
+
+
 def test_policy_that_judges_itself(tmp_path: Path) -> None:
     models = {"policy": {"path": str(tmp_path / "model")}}
     layout = planned(

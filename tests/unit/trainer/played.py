@@ -148,6 +148,19 @@ def judged(
     )
 
 
+def labelled(group: JudgedGroup, labels: Sequence[int]) -> JudgedGroup:
+    """The same with these labels on the steps of each trajectory."""
+    played = tuple(
+        t.model_copy(update={"steps": tuple(
+            step.model_copy(update={"label": label}) for step, label in zip(t.steps, labels, strict=True)
+        )})
+        for t in group.played.trajectories
+    )  # fmt: skip
+    return group.model_copy(
+        update={"played": group.played.model_copy(update={"trajectories": played})}
+    )
+
+
 def in_turns(group: JudgedGroup, versions: Mapping[str, int]) -> JudgedGroup:
     """The same as several agents play it, who take the steps in turns: a planner, then those whom the task names.
 

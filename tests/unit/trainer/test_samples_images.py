@@ -6,10 +6,12 @@ from pathlib import Path
 
 from services.trainer.credit.options import Limits, SampleOptions
 from services.trainer.credit.samples import build_samples
+from services.trainer.replay.recorded_groups import groups_of
 from triforge.algorithms.algorithm import resolve
+from triforge.config import RunConfig
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows, write_rows
-from triforge.store.step_records import export_step_records, write_step_records
+from triforge.store.step_records import export_step_records, read_step_records, write_step_records
 from triforge.types import ImageRef, JudgedGroup, PlacedImage
 
 EXAMPLE = Path(__file__).parents[2] / "contract" / "types" / "JudgedGroup.json"
@@ -35,7 +37,7 @@ def seen(group: JudgedGroup) -> JudgedGroup:
         ]
         places = tuple(placed(s.index, s.start - 1) for s in steps)
         segment = trajectory.segments[0].model_copy(update={"images": places})
-        changes = {"steps": tuple(steps), "segments": (segment,)}
+        changes = {"steps": tuple(steps), "segments": (segment,), "system": "be brief"}
         trajectories.append(trajectory.model_copy(update=changes))
         given = [
             v.model_copy(update={"images": (placed(v.step, 1), placed(v.step + 1, 3))})
@@ -67,5 +69,16 @@ def test_images_go_on_record_and_into_the_rows(tmp_path: Path) -> None:
     for row in samples.rows["reward"]:
         step = int(row.key.split("/")[1])
         assert row.images == (placed(step, 1), placed(step + 1, 3))
+    again = read_step_records(store, store.uri("steps/1.parquet"))
+    (found,) = groups_of(again, RunConfig())
+    for own, given in zip(found.votes, group.votes, strict=True):
+        assert own is not None
+        assert given is not None
+        assert [s.prompt_ids for s in own.steps] == [s.prompt_ids for s in given.steps]
+        assert [s.images for s in own.steps] == [s.images for s in given.steps]
+    for one, same in zip(found.played.trajectories, group.played.trajectories, strict=True):
+        assert (one.index, one.system) == (same.index, same.system)
+        shown = [[(s.images, s.next_images) for s in t.steps] for t in (one, same)]
+        assert shown[0] == shown[1]
     rows = [*samples.rows["policy"], *samples.rows["reward"]]
     assert read_rows(store, write_rows(store, "rows", rows)) == rows

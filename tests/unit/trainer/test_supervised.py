@@ -141,6 +141,30 @@ def test_conversations_that_ask_the_same_are_held_out_together_or_not_at_all(
     assert (len(same._eval), len(same._train)) == (0, 8)
 
 
+def test_a_group_is_trained_on_in_one_update_and_held_out_as_a_whole(
+    model_folder: Path, tmp_path: Path
+):
+    words = ("ok", "fail", "egg", "go", "take")
+    chats = [
+        {
+            "messages": [{"role": "user", "content": f"{asked} " * n}, GOOD["messages"][1]],
+            "group": asked,
+        }
+        for n in (1, 2, 3)
+        for asked in words
+    ]
+    data = lines(tmp_path / "d", *chats, GOOD)
+    made = job(model_folder, data, batch_rows=7, eval_share=0.2, seed=3)
+    assert len({made._items.groups[row] for row in made._eval}) == 1
+    assert len(made._eval) == 3
+    for rows in [made._next_rows() for _ in range(4)]:
+        assert len(rows) <= 7
+        names = [made._items.groups[row] for row in rows]
+        assert all(names.count(name) == 3 for name in names if name in words)
+    alone = job(model_folder, data, batch_rows=2)
+    assert {len(alone._next_rows()) for _ in range(6)} == {1, 3}, "a larger group is whole"
+
+
 def test_the_step_size_warms_up_and_falls(model_folder: Path, tmp_path: Path):
     made = job(
         model_folder,
@@ -172,6 +196,7 @@ def test_every_epoch_visits_every_conversation_once(model_folder: Path, tmp_path
         ({"messages": [], "extra": 1}, r"given fields \['extra'\]"),
         ({**GOOD, "weight": 0}, "weight 0, expected messages and a weight above 0"),
         ({**GOOD, "weight": "x"}, "a weight above 0"),
+        ({**GOOD, "group": 3}, "a group is a text"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "role"),
         ({"messages": GOOD["messages"][:1]}, "the last message of a demonstration"),
         ({"messages": [{"role": "user", "content": "go " * 70}, GOOD["messages"][1]]}, "given 75 tokens, expected at most 64"),

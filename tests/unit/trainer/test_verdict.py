@@ -72,6 +72,18 @@ def test_the_newest_evaluation_and_the_alarms_of_the_newest_step_count(database:
     assert "9 nats" in found.warnings[0]
 
 
+def test_a_judge_without_labels_is_marked(database: Database) -> None:
+    marked, measured = (
+        judge(database, SUCCESS, {"judge/votes": 8.0, "judge/unmeasured": value})
+        for value in (1.0, 0.0)
+    )
+    assert marked is not None
+    assert measured is not None
+    (warning,) = marked.warnings
+    assert warning.startswith("the judge is not measured: no labels")
+    assert measured.warnings == ()
+
+
 def test_without_an_update_nothing_is_advised_and_without_a_step_there_is_no_verdict(
     database: Database,
 ) -> None:

@@ -134,6 +134,20 @@ def test_answers_that_are_no_candidates_are_on_record(
     assert [f"{name} {answer.removeprefix('answer ')}" for name, answer in failed] == expected
 
 
+def test_an_ancestor_may_come_back_and_what_was_tried_against_the_parent_may_not(
+    shelf_family: EnvironmentFamily,
+) -> None:
+    root, parent, rejected = (
+        version(shelf_family, number, {"shelf": shelf, "colour": colour})
+        for number, (shelf, colour) in enumerate([(1, "red"), (3, "green"), (2, "blue")])
+    )
+    had = OpenSlot(parent=parent, root=root, earlier=(root, parent, rejected))
+    for answer, passed in ((RED, True), (GREEN, False), (BLUE, False)):
+        made = CandidateChecks().first_proved(shelf_family, had, [answer], OFFERED, FREE)
+        found = asyncio.run(made)
+        assert ("new_in_slot", passed) in [(check.name, check.passed) for check in found.checks]
+
+
 def test_a_task_too_far_from_the_root_is_refused_with_the_distance(
     shelf_family: EnvironmentFamily,
 ) -> None:

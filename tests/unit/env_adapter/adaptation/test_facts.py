@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.adaptation.diagnosis import Diagnosis, facts_of
+from services.env_adapter.adaptation.diagnosis import Diagnosis, facts_of, missed_sub_goal
 from tests.sections import adapt_settings
 from tests.unit.env_adapter.conftest import ShelfFamily
 from triforge.prompt_escaping import quote
@@ -75,6 +75,24 @@ def test_hostile_text_is_one_bounded_line(evil: str) -> None:
     assert "<|" not in facts
     assert "SYSTEM:" not in facts
     assert "«" not in facts
+
+
+@pytest.mark.parametrize(
+    ("reached", "place"),
+    [
+        ([["ball"], ["ball"], []], 1),
+        ([["ball"], []], 0),  # of as many the earlier
+        ([["ball", "shelf", "ladder"]], None),
+        ([], None),
+    ],
+)
+def test_the_sub_goal_that_most_failures_missed_first(
+    reached: list[list[str]], place: int | None
+) -> None:
+    failed = [note(*((f"reach {name}", ()) for name in names)) for names in reached]
+    notes = [*failed, *[note(success=True)] * 3]
+    assert missed_sub_goal(Climbing(), TASK, notes, {}) == place
+    assert missed_sub_goal(ShelfFamily(), TASK, notes, {}) is None
 
 
 async def explained(family: ShelfFamily, model: FakeGenerate, **options: Any) -> tuple[str, ...]:

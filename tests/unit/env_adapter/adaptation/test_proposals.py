@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from services.env_adapter.adaptation.adapter import make_adapter
 from tests.sections import adapt_settings
 from tests.unit.env_adapter.conftest import Service, ShelfFamily
 from triforge.errors import SandboxError
+from triforge.rollout.adapting import SubGoal
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.testing.fakes import FakeGenerate
-from triforge.types import Direction, Task
+from triforge.types import DiagnosisNote, Direction, Params, Task
 
 
 def first_choice(request: Any) -> str:
@@ -106,3 +108,36 @@ async def test_an_answer_that_asks_what_a_held_out_task_asks_is_no_candidate(
     (proposal,) = await adapter.handle(outcome)
     assert (proposal.state, proposal.candidate_id) == ("invalid", None)
     assert "not_held_out" in {check.name for check in proposal.checks if not check.passed}
+
+
+class Stepped(ShelfFamily):
+    """A shelf has a sub-goal for each of its number; the agent begins with the first if the ball is blue."""
+
+    def sub_goals(self, task: Task, actions: Sequence[str], options: Params) -> list[SubGoal]:
+        begun = task.params["colour"] == "blue"
+        count = int(str(task.params["shelf"]))
+        return [
+            SubGoal(f"rung {n}", 0 if begun and not n else n if n < len(actions) else None)
+            for n in range(count)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("shelf_of", "actions", "colours", "lowest"),
+    [("first", 0, {"red", "green"}, 1), ("second", 1, {"red", "green", "blue"}, 2)],
+)
+async def test_an_easier_task_leaves_the_sub_goal_that_was_missed(
+    service: Service, shelf_of: str, actions: int, colours: set[str], lowest: int
+) -> None:
+    model = FakeGenerate(first_choice)
+    adapter = make_adapter(service.database, lambda _: Stepped(), model)
+    steps = (("climb", "up", ()),) * actions
+    notes = (DiagnosisNote(trajectory_id="t", success=False, steps=steps),)
+    settings = adapt_settings(max_pending=9, keep_goal=False, max_drift=1.0)
+    task = getattr(service, shelf_of)
+    (proposal,) = await adapter.handle(service.outcome(task, 0, notes=notes, settings=settings))
+    lines = str(model.requests[-1].sampling.regex).split("|")
+    answers = [dict(part.split(": ") for part in line.split(", ")) for line in lines]
+    assert {answer["colour"] for answer in answers} == colours
+    assert min(int(answer["shelf"]) for answer in answers) == lowest
+    assert proposal.direction == "easier"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -218,6 +219,33 @@ def test_rewrites_go_one_step_in_the_direction_that_was_asked(family: CodeFamily
     assert family.drift(own.params, task.params) == 1.0
     with pytest.raises(InputError, match="expected exactly question, tests, reference"):
         family.apply_rewrite(own, {"steps": "sort", "final": "count"})
+
+
+def test_a_part_of_a_problem_is_proved_and_grows_back_to_the_whole(family: CodeFamily) -> None:
+    params = family.generate(count=1, seed=7, options={"steps": [4, 4], "proved": False})[0]
+    task = task_of(family, params)
+    easier = family.rewrite_menu(task, "easier").combinations
+    single = [answer for answer in easier if ", " not in answer["steps"]]
+    assert single
+    draft = family.apply_rewrite(task, single[-1])
+    assert all(result.passed for result in family.check_rewrite(task, draft))
+    for _ in range(4):
+        part = task_of(family, draft.params)
+        offered = family.rewrite_menu(part, "harder").combinations
+        assert offered
+        draft = family.apply_rewrite(part, offered[0])
+        assert set(single[-1]["steps"].split(", ")) < set(offered[0]["steps"].split(", "))
+        if draft.params == task.params:
+            break
+    assert draft.params == task.params
+
+
+def test_a_recipe_that_is_no_part_of_its_whole_is_refused(family: CodeFamily) -> None:
+    params = family.generate(count=1, seed=7, options={"steps": [3, 3], "proved": False})[0]
+    recipe: Any = params["recipe"]
+    assert "whole" not in recipe
+    with pytest.raises(InputError, match="are no part of"):
+        family.validate({**params, "recipe": {**recipe, "whole": recipe["steps"][:2]}})
 
 
 def test_a_rewrite_that_rewards_something_else_than_it_announces_is_caught(

@@ -1,0 +1,184 @@
+"""Sparse outcomes: what votes, a taught judge and rewrites add where almost no rollout succeeds; experiments/results/sparse.md is the plan."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
+from demo.warm_start import tiny_models
+from experiments.comparison import Comparison
+from experiments.report import Page, Results, at_end, by_seed
+from experiments.settings import HARD, QUICK, SHOWN, Arm, Kind, Settings
+from experiments.study import Study, digest
+from triforge.cli.model_folders import cache_folder
+from triforge.config.document import merge
+
+SEEDS = tuple(range(51, 63))
+TUNING_SEEDS = tuple(range(961, 971))  # none of the reported ones
+MAIN = ("O", "O_index", "P", "R", "F", "E", "N", "O_adapted", "planted", "planted_90")
+BEST = "O*"
+"""Of the two arms without votes the one whose mean over the seeds is higher."""
+PLANNED = (("R", BEST), ("R", "P"), ("P", BEST), ("E", "R"))
+"""The first of each pair is to be above the second."""
+
+_HORIZON = 24
+_ALONE = {"use_votes": False, "train_reward_model": False}
+_VOTES = {"estimator": "within", "lam": 0.4, "reward_band": "none"}
+_FROZEN = _VOTES | {"train_reward_model": False}
+_TAUGHT = _VOTES | {"judge_target": "label"}
+_AUDIT: dict[str, Any] = {"methods": {"audit": {}}}
+_REWRITES = {
+    "adaptation": {
+        "controller": "llm_rewrite", "max_pending": 2, "max_rollouts": 16, "candidates": 1, "pairs_on_top": False,
+    }
+}  # fmt: skip
+
+
+def _arm(title: str, options: Mapping[str, Any], *sections: Mapping[str, Any]) -> Arm:
+    """Return an arm by its options of the algorithm and the sections that it changes."""
+    changed: dict[str, Any] = {}
+    for section in sections:
+        changed = merge(changed, section)
+    rewrites = "adaptation" in changed
+    parts = {"options": dict(options), "sections": changed, "rewriter": "random" * rewrites}
+    return Arm(title=title, config=parts)
+
+
+ARMS = {
+    "O": _arm("outcome only, whole trajectories compared", {**_ALONE, "estimator": "group"}),
+    "O_index": _arm("outcome only, steps of equal index compared", _ALONE),
+    "P": _arm("votes of a judge that was taught along another policy's run, frozen", _FROZEN, _AUDIT),
+    "R": _arm("votes of the same judge, taught each step by labels of a tenth of the rollouts", _TAUGHT, _AUDIT),
+    "F": _arm("votes of the same judge, taught each step without labels", _VOTES | {"judge_target": "monte_carlo"}),
+    "E": _arm("R, tasks adapted", _TAUGHT, _AUDIT, _REWRITES),
+    "N": _arm("E with unchanged candidates", _TAUGHT, _AUDIT, _REWRITES, {"adaptation": {"null_control": 1.0}}),
+    "O_adapted": _arm("O, tasks adapted", {**_ALONE, "estimator": "group"}, _REWRITES),
+    "planted": _arm("votes that are always right", _FROZEN, {"reward": {"kind": "oracle"}}),
+    "planted_90": _arm(
+        "votes right with .9, errors that repeat", _FROZEN, {"reward": {"kind": "oracle", "accuracy": 0.9, "errors": "repeat"}}
+    ),
+}  # fmt: skip
+TEACHES = _arm("a judge taught by labels of all rollouts", _TAUGHT, _AUDIT, {"reward": {"audit_share": 1.0}})  # fmt: skip
+"""The run along which the judge of P, R and the other arms is taught, with the policy of another seed."""
+
+_SPARSE = HARD | {"horizon": _HORIZON, "commands": [7, 12], "goals": ["heat", "cool", "clean"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseSettings(Settings):
+    """How much is played: tasks that need a treatment, and a policy whose demonstrations nearly always forgot it."""
+
+    options: ClassVar[Mapping[str, Any]] = {"wording": "terse", "labels": "progress"}
+
+    steps: int = 30
+    tasks: tuple[Kind, ...] = (Kind("", _SPARSE, train=128, heldout=128),)
+    late_evals: tuple[int, ...] = (25, 20, 15, 10, 5, 0)
+    warm: WarmStart = field(
+        default_factory=lambda: WarmStart(
+            policy_data=Demonstrations(
+                count=12_000, random_rate=0.12, forget_rate=0.9, inadmissible_share=0.3
+            ),
+            judge_data=Demonstrations(
+                count=6_000, random_rate=0.2, forget_rate=0.45, inadmissible_share=0.2
+            ),
+            judge=SupervisedSettings(learning_rate=3e-3, batch_rows=32, steps=2400),
+        )
+    )
+
+    def pool(self) -> tuple[Kind, ...]:
+        """Return the one kind of tasks."""
+        return self.tasks
+
+    def warm_start(self, seed: int) -> DemoSettings:
+        """Demonstrations as long as these tasks ask for; the judge's labels say whether the shortest plan got shorter than ever."""
+        generate = SHOWN | {"horizon": _HORIZON}
+        return DemoSettings(
+            seed=seed, generate=generate, options=dict(self.options), warm_start=self.warm
+        )
+
+    def models(self, seed: int, tell: Callable[[str], None]) -> tuple[Path, Path]:
+        """Return the policy of the seed, and the judge that was taught along the run of the next seed's policy."""
+        policy, _ = tiny_models(self.warm_start(seed), tell)
+        return policy, taught(self, _next(seed), tell)
+
+    def short(self) -> SparseSettings:
+        """As little as shows that everything runs."""
+        few = tuple(replace(kind, train=8, heldout=4) for kind in self.tasks)
+        return replace(self, steps=2, groups=4, rollouts=2, late_evals=(0,), warm=QUICK, tasks=few)
+
+    def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
+        """Return the run's configuration: what all arms share, then the arm's options and sections."""
+        document = self.shared_document(seed, models)
+        document["run"]["eval_greedy"] = False
+        document["env_adapter"]["max_steps"] = _HORIZON
+        document["reward"]["votes"] = 1
+        document["trainer"]["reward"]["learning_rate"] = 5e-4
+        document["algorithm"]["overrides"] = {
+            "std_floor": 0.0,
+            "kl_beta": 0.0,
+            **arm.config["options"],
+        }
+        return merge(document, arm.config["sections"])
+
+
+def _next(seed: int) -> int:
+    """Return the seed that comes after one in its list, the first after the last."""
+    ring = SEEDS if seed in SEEDS else (*TUNING_SEEDS, seed)
+    return ring[(ring.index(seed) + 1) % len(ring)]
+
+
+def taught(settings: SparseSettings, seed: int, tell: Callable[[str], None]) -> Path:
+    """Return the judge after the run of a seed in which labels of all rollouts teach it; from the cache if it was made before."""
+    from experiments.loop import play  # noqa: PLC0415  torch
+    from experiments.record import Models  # noqa: PLC0415
+
+    parts = digest(settings, TEACHES)
+    folder = cache_folder() / "experiments" / f"judge-{parts}-{seed}"
+    if (folder / "config.json").is_file():
+        return folder
+    tell(f"teaching a judge along the run of seed {seed}")
+    policy, judge = tiny_models(settings.warm_start(seed), tell)
+    part = folder.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    play("judge", TEACHES, seed, settings, Models(policy, judge, None), keep=part)
+    part.replace(folder)
+    return folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseComparison(Comparison):
+    """The page; the better arm without votes stands for both in the planned tests."""
+
+    def write(self, results: Results, steps: int, page: Page) -> str:
+        """Return the whole page."""
+        value = at_end(next(iter(self.measures)))
+        means = {a: by_seed(results, a, value) for a in ("O", "O_index")}
+        best = max(means, key=lambda a: sum(means[a].values()) / max(1, len(means[a])))
+        alias = {(BEST, seed): found for (arm, seed), found in results.items() if arm == best}
+        text = super().write({**results, **alias}, steps, page)
+        return f"{text}\n`{BEST}` is `{best}`.\n"
+
+
+_FULL = SparseSettings()
+STUDY = Study(
+    name="sparse",
+    arms=ARMS,
+    seeds=SEEDS,
+    full=_FULL,
+    quick=_FULL.short(),
+    compared=SparseComparison(
+        name="sparse",
+        title="Sparse outcomes: votes, a taught judge, adapted tasks",
+        known="what each part of the loop adds here where almost no rollout succeeds",
+        arms=ARMS,
+        main=MAIN,
+        planned=PLANNED,
+        pairs=(("F", "P"), ("F", BEST), ("E", "N"), ("O_adapted", "O"), ("planted", BEST), ("planted_90", BEST)),
+        tuned=TUNING_SEEDS,
+        measures={"sampled": "held-out success, mean of six evaluations"},
+    ),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""The sidecar: tasks for another trainer, and the rollouts that it reports."""
