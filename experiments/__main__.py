@@ -1,4 +1,4 @@
-"""`make experiment-table1`, `-votes`, `-outgrown` and `-sparse`: every arm on every seed, then the report."""
+"""`make experiment-table1`, `-votes`, `-outgrown`, `-sparse` and `-opd`: every arm on every seed, then the report."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 from demo.settings import ROOT
 from demo.warm_start import smollm2
 from experiments.jobs import Job, Tell, finished, run_all
+from experiments.opd import STUDY as OPD
 from experiments.outgrown import BROAD, OUTGROWN
 from experiments.report import Page
 from experiments.settings import Settings
@@ -26,7 +27,7 @@ from experiments.table1 import STUDY as TABLE1
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
-STUDIES = {study.name: study for study in (TABLE1, OUTGROWN, BROAD, VOTES, SPARSE)}
+STUDIES = {study.name: study for study in (TABLE1, OUTGROWN, BROAD, VOTES, SPARSE, OPD)}
 
 
 def _parser(study: Study) -> argparse.ArgumentParser:

@@ -168,7 +168,8 @@ class Run(LoopHooks):
                 parts[""].append(group)
                 if names[number]:
                     parts.setdefault(f"/{names[number]}", []).append(group)
-            self._evaluation |= {f"{mode}{name}": success(part) for name, part in parts.items()}
+            played = {name: part for name, part in parts.items() if part}
+            self._evaluation |= {f"{mode}{name}": success(part) for name, part in played.items()}
         return {}
 
     async def after_step(self, step: int, measures: Mapping[str, float]) -> Measures:

@@ -12,7 +12,7 @@ KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "ju
         "theory/p_plus", "theory/p_minus", "theory/f_ratio", "theory/one_sided", "votes/trust", "votes/weight",
         "policy/entropy", "policy/kl_k3", "policy/moved_k3", "policy/updates", "rows/policy", "rows/reward",
         "tasks/accepted", "audit/balanced", "audit/right", "audit/praise_in_failures", "audit/anchors_balanced", "audit/refused",
-        "audit/trust", "judge/alarm/praise")  # fmt: skip
+        "audit/trust", "judge/alarm/praise", "opd/reverse_kl")  # fmt: skip
 """Of a step's measures."""
 
 Tell = Callable[[Mapping[str, Any]], None]

@@ -44,7 +44,7 @@ def _arm(title: str, options: Mapping[str, Any], *sections: Mapping[str, Any]) -
     for section in sections:
         changed = merge(changed, section)
     rewrites = "adaptation" in changed
-    parts = {"options": dict(options), "sections": changed, "rewriter": "random" * rewrites}
+    parts = {"options": dict(options), "sections": changed, "rewriter": "sub_goals" * rewrites}
     return Arm(title=title, config=parts)
 
 

@@ -59,6 +59,7 @@ class Scorer:
             judgement has scores of steps, which enter rewards as votes do.
         casts_votes: each step gets votes of +1 and -1; otherwise it has a score, or nothing.
         trains_judge: the reward model may learn from its results.
+        frozen: no run trains the model that it asks, so it has no learner.
         by_group: one job judges a whole group, in the place of one job a trajectory.
         by_agent: the agents of an environment may have judges of their own (`models.NAME.judges`).
         one_player: the policy is the only model that plays.
@@ -73,6 +74,7 @@ class Scorer:
     credit: str = ""
     casts_votes: bool = True
     trains_judge: bool = False
+    frozen: bool = False
     by_group: bool = False
     by_agent: bool = False
     one_player: bool = False

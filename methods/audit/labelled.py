@@ -51,8 +51,12 @@ def audited(groups: Iterable[JudgedGroup], *, share: float, anchors: float) -> l
 
 
 def is_anchor(trajectory: str, anchors: float) -> bool:
-    """Return whether the labels of a rollout, from any source, measure the judge and do not train it: a share by lot."""
-    return draw(f"anchor {trajectory}") < anchors
+    """Return whether the labels of a rollout, from any source, measure the judge and do not train it: a share of the groups by lot.
+
+    Rollouts of one group are of one task: a judge that was taught on some is better on the others, and on no other task.
+    """
+    group, _, _ = trajectory.rpartition("-")
+    return draw(f"anchor {group}") < anchors
 
 
 def hits_of(trajectory: Trajectory, votes: TrajectoryVotes) -> Hits:
@@ -77,11 +81,11 @@ def answers(groups: Iterable[JudgedGroup]) -> dict[Sign, tuple[int, ...]]:
 
 
 def rows(
-    found: Sequence[Audited], known: Mapping[Sign, tuple[int, ...]], *, even: bool
+    found: Sequence[Audited], known: Mapping[Sign, tuple[int, ...]]
 ) -> list[TrainRow]:
     """Return the response that the judge imitates on each audited step: a right vote of its own, else one of `known`.
 
-    All steps weigh the same, or with `even` the steps of the two labels together.
+    The steps of the two labels weigh the same together: a rare label is not unlearned.
     """
     wanted: list[tuple[Sign, Trajectory, StepVotes, tuple[int, ...]]] = []
     for one in found:
@@ -93,7 +97,7 @@ def rows(
     of = Counter(label for label, *_ in wanted)
     return [
         _row(
-            trajectory, judged, answer, weight=len(wanted) / (len(of) * of[label]) if even else 1.0
+            trajectory, judged, answer, weight=len(wanted) / (len(of) * of[label])
         )
         for label, trajectory, judged, answer in wanted
     ]

@@ -106,7 +106,7 @@ class Audit(LoopHooks):
             self.run.notes["hits"].pop(one.trajectory.id, None)
         anchors = [one for one in (*found, *given) if one.anchor]
         taught = [one for one in (*found, *given) if not one.anchor]
-        made = rows(taught, known, even=self.options.even_sides)
+        made = rows(taught, known)
         held = [
             _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, a.trajectory.index), hits=hits_of(a.trajectory, a.votes))
             for a in anchors

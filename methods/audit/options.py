@@ -22,11 +22,9 @@ class AuditOptions(MethodOptions):
     keep_steps: int = Field(5, ge=0)
     """Steps before this one whose labels are trained on again."""
     anchors: Share = 0.25
-    """Share of the audited rollouts that are not trained on: they measure the judge."""
+    """Share of the groups whose audited rollouts are not trained on: they measure the judge."""
     most_anchors: int = Field(64, ge=2, le=10_000)
     """Anchors that each version judges: half of them the newest, half from all older ones by lot."""
-    even_sides: bool = False
-    """Let the steps labelled +1 and those labelled -1 of a step weigh the same together, instead of each step."""
     by_competence: bool = False
     """Weigh the votes by `2 * right - 1`, at least 0, of the balanced share of right votes on the audited rollouts of the step before."""
     error: Annotated[float, Field(ge=0, lt=1)] = 0.05

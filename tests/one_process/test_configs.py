@@ -37,7 +37,9 @@ ELSEWHERE = (
     "verifiers",  # played by `make conformance`, in an interpreter of its own
     "mcp",  # needs a server of the operator's: tests/unit/environments/test_mcp.py
 )
-POOLS = {"methods/istar": "household"}  # of configs that play the pool of another
+POOLS = dict.fromkeys(
+    ("methods/istar", "methods/opd"), "household"
+)  # of configs that play the pool of another
 STEPS, GROUPS, TASKS = 2, 2, 3
 
 SMALL: dict[str, Any] = {

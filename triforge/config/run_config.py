@@ -85,6 +85,12 @@ class RunConfig(Section):
         )
 
     @property
+    def learning(self) -> tuple[Role, ...]:
+        """Those of `trained` that have a learner: the model of a frozen scorer is served alone."""
+        frozen = self.models.judging if self.reward.chosen.frozen else ()
+        return tuple(role for role in self.trained if role not in frozen)
+
+    @property
     def votes(self) -> int:
         """Votes a step, or tests a group, that the run asks for; 0 where its algorithm reads none: no reward model takes part."""
         algorithm = self.algorithm.resolved

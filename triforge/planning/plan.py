@@ -81,7 +81,7 @@ def make_plan(
     """Return the plan of a run.
 
     Args:
-        shapes: of each model of `roles` and `RunConfig.trained`.
+        shapes: of each model of `roles` and `RunConfig.learning`.
         cards: all that it may use; none is a machine without GPUs.
         roles: models whose engines are started here, as `served`.
 
@@ -105,7 +105,7 @@ def fitted(
     """
     config = parse(document)
     given = document.get("trainer", {})
-    unset = [r for r in config.trained if "activation_checkpointing" not in given.get(r, {})]
+    unset = [r for r in config.learning if "activation_checkpointing" not in given.get(r, {})]
     saving = merge(document, {"trainer": {r: {"activation_checkpointing": True} for r in unset}})
     run = _Run(config, shapes, tuple(cards), tuple(roles))
     if plan := run.plan():
@@ -141,13 +141,16 @@ class _Run:
                 role=role, memory=partial(self.memory, role), gpus=learner.gpus, ranks=learner.ranks,
                 seconds=work[role].training().seconds,
             )
-            for role in config.trained
+            for role in config.learning
             for learner in (config.learner(role),)
         ]  # fmt: skip
         placed = place(engines, learners, self.cards, colocate=config.run.colocate)
         if placed is None:
             return None
-        kept, sections = config.run.keep_checkpoints, {r: config.learner(r) for r in config.trained}
+        kept, sections = (
+            config.run.keep_checkpoints,
+            {r: config.learner(r) for r in config.learning},
+        )
         files = tuple(Disk(r, *disk(self.shapes[r], s), kept) for r, s in sections.items())
         return Plan(
             cards=self.cards, engines=placed[0], learners=placed[1], colocate=config.run.colocate, disk=files,
@@ -220,7 +223,7 @@ class _Run:
             problems.append(
                 "engines and learners need cards of their own; one card is shared with --colocate"
             )
-        for role in self.config.trained:
+        for role in self.config.learning:
             needed = _gib(self.memory(role, 1 if colocate else count).total)
             usable = f"{USABLE * size / GIB:.3g} of {_gib(size)}"
             problems.append(
@@ -278,7 +281,7 @@ class _Run:
         """Return the run with options of all its learners changed, and whether parts take turns."""
         sets = [
             f"trainer.{role}.{name}={json.dumps(value)}"
-            for role in self.config.trained
+            for role in self.config.learning
             for name, value in trainer.items()
             if getattr(self.config.learner(role), name) != value
         ]

@@ -298,7 +298,7 @@ def _services(
         ProcessSpec(name=name, command=_python(*command), env=env, ready_url=urls[name] and f"{urls[name]}/readyz")
         for name, command in commands.items()
     ]  # fmt: skip
-    return services + [_learner(role, placement.learners[role], env) for role in config.trained]
+    return services + [_learner(role, placement.learners[role], env) for role in config.learning]
 
 
 def _learner(role: Role, seat: Seat, env: Mapping[str, str]) -> ProcessSpec:

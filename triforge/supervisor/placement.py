@@ -89,7 +89,7 @@ def cards_of(config: RunConfig) -> list[Card]:
             "expected --gpus 1 or more, --engine local, or --no-colocate"
         )
     torch = next((found.version for found in distributions(name="torch")), "")
-    if cards and config.trained and torch.endswith("+cpu"):
+    if cards and config.learning and torch.endswith("+cpu"):
         raise ConfigError(
             f"machine.gpus: learners would have cards, but torch {torch} has no CUDA; replace it: {sys.executable} -m pip "
             "uninstall -y torch, then scripts/setup.sh demo again, which installs CUDA's where a card is"
@@ -104,7 +104,7 @@ def place(config: RunConfig, roles: Sequence[Role]) -> Placement:
         ConfigError: cards are missing, or the plan does not fit them.
         WeightsError: the folder of a model cannot be read.
     """
-    machine, trained = config.machine, config.trained
+    machine, trained = config.machine, config.learning
     cards = cards_of(config)
     if not cards:
         none = () if machine.divides else None

@@ -22,6 +22,17 @@ async def log_ratios(
 ) -> dict[int, tuple[float, int]]:
     """Return the log-likelihood ratio of the reward model to the policy for each step's response, in nats, and its version.
 
+    Raises: as `token_log_ratios`.
+    """
+    ratios = await token_log_ratios(trajectory, generate_many)
+    return {step: (fsum(tokens), version) for step, (tokens, version) in ratios.items()}
+
+
+async def token_log_ratios(
+    trajectory: Trajectory, generate_many: GenerateMany
+) -> dict[int, tuple[list[float], int]]:
+    """Return the log-likelihood ratio of the reward model to the policy for each token of each step's response, and its version.
+
     The reward model's service scores each segment as one prompt.
 
     Raises:
@@ -32,12 +43,13 @@ async def log_ratios(
         GenerateRequest(prefix_ids=s.ids, prompt_logprobs=True, affinity=trajectory.id)
         for s in trajectory.segments
     ]
-    replies, ratios = await generate_many(requests), dict[int, tuple[float, int]]()
+    replies, ratios = await generate_many(requests), dict[int, tuple[list[float], int]]()
     scores = [_scores(*pair) for pair in zip(trajectory.segments, replies, strict=True)]
     for step in trajectory.steps:
         part, sampled = slice(step.start, step.end), trajectory.segments[step.segment].logprobs
         logprobs, version = scores[step.segment]
-        ratios[step.index] = fsum(logprobs[part]) - fsum(sampled[part]), version
+        both = zip(logprobs[part], sampled[part], strict=True)
+        ratios[step.index] = [score - own for score, own in both], version
     return ratios
 
 

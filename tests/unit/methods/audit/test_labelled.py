@@ -52,11 +52,11 @@ def test_rollouts_without_labels_or_votes_or_outcome_are_not_audited() -> None:
 def test_the_judge_is_to_say_what_is_right_in_words_of_its_own_or_of_another_vote() -> None:
     found = group("g", [-1], [[1, -1, None]], [[[1, -1], [1, 1], [1, 1]]])
     known = {1: (7,), -1: (8, 9)}
-    first, second = rows(audited([found], share=1.0, anchors=0.0), known, even=False)
+    first, second = rows(audited([found], share=1.0, anchors=0.0), known)
     assert (first.ids[-2:], first.weights[-2:]) == ((1, 2), (0.5, 0.5)), "its own vote of +1"
     assert second.ids[-2:] == (8, 9), "both of its votes are wrong"
     assert first.weights[:-2] == (0.0,) * 3
-    assert rows(audited([found], share=1.0, anchors=0.0), {}, even=False) == [first]
+    assert rows(audited([found], share=1.0, anchors=0.0), {}) == [first]
     assert sum(map(sum, (row.weights for row in scaled([first, second])))) == pytest.approx(1.0)
 
 
