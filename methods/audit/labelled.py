@@ -80,9 +80,7 @@ def answers(groups: Iterable[JudgedGroup]) -> dict[Sign, tuple[int, ...]]:
     return found
 
 
-def rows(
-    found: Sequence[Audited], known: Mapping[Sign, tuple[int, ...]]
-) -> list[TrainRow]:
+def rows(found: Sequence[Audited], known: Mapping[Sign, tuple[int, ...]]) -> list[TrainRow]:
     """Return the response that the judge imitates on each audited step: a right vote of its own, else one of `known`.
 
     The steps of the two labels weigh the same together: a rare label is not unlearned.
@@ -96,9 +94,7 @@ def rows(
                 wanted.append((label, one.trajectory, judged, answer))
     of = Counter(label for label, *_ in wanted)
     return [
-        _row(
-            trajectory, judged, answer, weight=len(wanted) / (len(of) * of[label])
-        )
+        _row(trajectory, judged, answer, weight=len(wanted) / (len(of) * of[label]))
         for label, trajectory, judged, answer in wanted
     ]
 

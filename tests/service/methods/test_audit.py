@@ -52,8 +52,8 @@ def audited(loop: Loop) -> Loop:
 def submit(loop: Loop, **overrides: Any) -> RunState:
     return loop.submit_with(
         {
-            "run": CONFIG["run"] | {"steps": STEPS, "groups_per_step": 4, "eval_every": 0},
-            "env_adapter": {"rollouts": 4},
+            "run": CONFIG["run"] | {"steps": STEPS, "groups_per_step": 12, "eval_every": 0},
+            "env_adapter": {"rollouts": 2},
             "reward": {"votes": 1, "audit_share": 1.0},
             "methods": {"audit": {"anchors": 0.5}},
             "algorithm": {"preset": "audited", "overrides": overrides},
@@ -71,13 +71,11 @@ async def test_the_judge_imitates_its_right_votes_and_those_of_earlier_steps(aud
     rows = [read_rows(audited.artifacts, b.uri) for b in batches]
     measures = [s.metrics for s in audited.store.steps(run.id) if s.step]
     labels = [int(m["audit/labels"]) for m in measures]
-    assert all(0 < n < 32 for n in labels), (
-        "16 rollouts of two steps; about half of them are anchors"
-    )
+    assert all(0 < n < 48 for n in labels), "24 rollouts of 2 steps; half of the groups are anchors"
     assert [len(part) for part in rows] == [sum(labels[: n + 1]) for n in range(STEPS)]
     assert all(sum(sum(row.weights) for row in part) == pytest.approx(1.0) for part in rows)
     assert [m["audit/anchors"] for m in measures] == [
-        sum(16 - n / 2 for n in labels[: k + 1]) for k in range(STEPS)
+        min(64, sum(24 - n / 2 for n in labels[: k + 1])) for k in range(STEPS)
     ]
     assert {m["audit/refused"] for m in measures} == {0.0}
     assert {m["audit/balanced"] for m in measures} == {1.0}
