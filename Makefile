@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # many processes import the same modules
 
-.PHONY: help setup check test test-tools test-numbers properties docs-run compose-test container-test k8s-test chart conformance test-sglang test-vllm test-alfworld demo demo-smollm2 demo-agent experiment-table1 experiment-votes experiment-outgrown experiment-opd gpu bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-tools test-numbers properties docs-run compose-test container-test k8s-test chart conformance test-sglang test-vllm test-alfworld demo demo-smollm2 demo-agent experiment-table1 experiment-votes experiment-outgrown experiment-sparse experiment-opd gpu bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ experiment-votes: setup ## credit rules with planted votes, three learning rates
 
 experiment-outgrown: setup ## a pool that the policy soon solves, with and without rewrites, six seeds (an hour); goes on where it stopped
 	@$(BIN)/python -m experiments outgrown
+
+experiment-sparse: setup ## votes, a taught judge and rewrites where almost no rollout succeeds, twelve seeds (hours); goes on where it stopped
+	@$(BIN)/python -m experiments sparse
 
 experiment-opd: setup ## rollouts until a student plays nine tenths as well as its teacher, by distillation and by GRPO, ten seeds; goes on where it stopped
 	@$(BIN)/python -m experiments opd

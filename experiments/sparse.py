@@ -82,10 +82,8 @@ class SparseSettings(Settings):
             policy_data=Demonstrations(
                 count=12_000, random_rate=0.12, forget_rate=0.9, inadmissible_share=0.3
             ),
-            judge_data=Demonstrations(
-                count=6_000, random_rate=0.2, forget_rate=0.45, inadmissible_share=0.2
-            ),
-            judge=SupervisedSettings(learning_rate=3e-3, batch_rows=32, steps=2400),
+            judge_data=replace(WarmStart().judge_data, count=14_000),
+            judge=SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=2600),
         )
     )
 
@@ -116,7 +114,7 @@ class SparseSettings(Settings):
         document["run"]["eval_greedy"] = False
         document["env_adapter"]["max_steps"] = _HORIZON
         document["reward"]["votes"] = 1
-        document["trainer"]["reward"]["learning_rate"] = 5e-4
+        document["trainer"]["reward"]["learning_rate"] = 2e-4
         document["algorithm"]["overrides"] = {
             "std_floor": 0.0,
             "kl_beta": 0.0,

@@ -1,0 +1,64 @@
+"""Sparse outcomes: what its arms differ by, that a judge is taught before them, and that its page names the better baseline."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from experiments.loop import play
+from experiments.record import Models
+from experiments.report import Page
+from experiments.sparse import ARMS, BEST, MAIN, SEEDS, STUDY, TEACHES, TUNING_SEEDS, SparseSettings
+from triforge.config import RunConfig, parse
+
+MODELS = {"policy": "p", "reward": "j", "rewriter": "r"}
+
+
+def config(name: str) -> RunConfig:
+    return parse(STUDY.full.document(ARMS[name], SEEDS[0], MODELS))
+
+
+def test_arms_differ_by_votes_by_what_teaches_the_judge_and_by_rewrites() -> None:
+    trained = {name: config(name).trained for name in MAIN}
+    assert [n for n in MAIN if trained[n] == ("policy",)] == ["O", "O_index", "O_adapted"]
+    teaching = [n for n in MAIN if config(n).algorithm.resolved.train_reward_model]
+    assert teaching == ["R", "F", "E", "N"]
+    assert [n for n in MAIN if config(n).adaptation.chosen.rewrites] == ["E", "N", "O_adapted"]
+    assert config("R").algorithm == config("E").algorithm
+    assert config("E").adaptation == config("N").adaptation.model_copy(update={"null_control": 0.0})
+    assert {config(n).run for n in MAIN} == {config("O").run}, "equal episodes"
+    assert not {*SEEDS} & {*TUNING_SEEDS}
+
+
+@pytest.mark.parametrize("arm", ["R", "E"])
+def test_an_arm_goes_round_and_its_judge_may_be_kept(
+    arm: str, models: Models, tmp_path: Path
+) -> None:
+    settings = STUDY.quick
+    assert isinstance(settings, SparseSettings)
+    settings = replace(settings, steps=1)
+    kept = tmp_path / "judge"
+    chosen = {"R": TEACHES}.get(arm, ARMS[arm])
+    result = play(arm, chosen, 7, settings, models, keep=kept)
+    assert len(result.evaluations) == 2
+    assert (kept / "config.json").is_file()
+
+
+def test_the_page_compares_with_the_better_arm_without_votes(tmp_path: Path) -> None:
+    value = dict(zip(MAIN, (0.1, 0.2, 0.15, 0.3, 0.12, 0.4, 0.3, 0.1, 0.5, 0.1), strict=True))
+    results = {
+        (arm, seed): {
+            "evaluations": [{"step": 0.0, "sampled": 0.0}, {"step": 30.0, "sampled": value[arm] + 0.001 * (seed % 3)}],
+            "steps": [{"step": 1, "success": 0.1, "in_band": 0.1}],
+            "late": {"success": 0.1}, "tasks": {"proposals": {}, "null_control": {}}, "seconds": 1.0,
+        }
+        for arm in MAIN for seed in SEEDS[:3]
+    }  # fmt: skip
+    page = Page(seeds=SEEDS[:3], command="c", minutes=1, machine="m", pictures={})
+    assert STUDY.compared
+    text = STUDY.compared.write(results, 30, page)
+    assert f"`{BEST}` is `O_index`" in text
+    assert "+0.100" in text
+    assert asdict(STUDY.full.warm)["policy_data"]["forget_rate"] == 0.9
