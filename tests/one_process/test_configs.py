@@ -38,7 +38,7 @@ ELSEWHERE = (
     "mcp",  # needs a server of the operator's: tests/unit/environments/test_mcp.py
 )
 POOLS = dict.fromkeys(
-    ("methods/istar", "methods/opd"), "household"
+    ("methods/istar", "methods/opd", "methods/audit"), "household"
 )  # of configs that play the pool of another
 STEPS, GROUPS, TASKS = 2, 2, 3
 

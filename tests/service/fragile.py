@@ -124,9 +124,13 @@ class FragileBroker(RedisBroker):
         self._troubles.meet("read weights")
         return await super().read_weights(after, block_s=block_s)
 
-    async def forget_group(self, group_id: str, trajectory_ids: tuple[str, ...]) -> None:
+    async def forget_group(self, group_id: str, trajectory_ids: Sequence[str]) -> None:
         self._troubles.meet("forget")
         await super().forget_group(group_id, trajectory_ids)
+
+    async def retire_group(self, group_id: str, trajectory_ids: Sequence[str]) -> None:
+        self._troubles.meet("forget")
+        await super().retire_group(group_id, trajectory_ids)
 
     async def emit(
         self, kind: str, *, run_id: str = "", step: int | None = None, **data: Any

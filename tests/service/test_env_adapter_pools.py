@@ -55,9 +55,10 @@ def generated(count: int = 4, heldout: int = 2, seed: int = 3) -> GenerateSpec:
 
 
 async def test_an_uploaded_pool_is_listed_shown_and_read_back(client: EnvAdapterClient) -> None:
+    other = game() | {"objects": {"mug 1": "shelf 1", "mug 2": "shelf 1"}}
     made = await client.create_pool(
         request(
-            tasks=(TaskUpload(params=game(20)), TaskUpload(params=game(21), split="heldout")),
+            tasks=(TaskUpload(params=game()), TaskUpload(params=other, split="heldout")),
             options={"wording": "terse"},
         )
     )
@@ -75,7 +76,8 @@ async def test_an_uploaded_pool_is_listed_shown_and_read_back(client: EnvAdapter
 
 async def test_a_pool_is_checked_against_the_options_of_a_run(client: EnvAdapterClient) -> None:
     made = await client.create_pool(request(generate=generated()))
-    assert await client.check_pool(made.id, {"wording": "terse"}) == made
+    checked = await client.check_pool(made.id, {"wording": "terse"})
+    assert checked == made.model_copy(update={"shown": ("reference",)})
     with pytest.raises(InputError, match="household options: field colour: unknown, known are"):
         await client.check_pool("kitchen", {"colour": "blue"})
     with pytest.raises(NotFoundError):
@@ -88,7 +90,7 @@ async def test_a_pool_is_checked_against_the_options_of_a_run(client: EnvAdapter
         tasks=(TaskUpload(params={"prompt": "2 + 2?", "columns": {"answer": "4"}}),),
     )
     sums = await client.create_pool(own)
-    assert await client.check_pool("sums", {}) == sums
+    assert await client.check_pool("sums", {}) == sums.model_copy(update={"shown": ()})
     with pytest.raises(InputError, match="no_such"):
         await client.check_pool("sums", {"reward": f"{rewards}:no_such"})
 

@@ -177,6 +177,7 @@ def test_the_empty_document_is_a_config_and_every_preset_resolves() -> None:
     for name in preset_names():
         document = {"algorithm": {"preset": name}}
         document |= TREE if resolve(name).estimator_part.siblings else {}
+        document |= {"reward": {"kind": "opd"}} if name == "opd" else {}
         assert parse(document).algorithm.resolved.name == name
 
 

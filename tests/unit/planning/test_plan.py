@@ -241,8 +241,10 @@ def test_without_cards_the_document_says_how_many_ranks() -> None:
 
 
 def test_without_cards_what_the_machine_does_not_hold_is_noted() -> None:
-    assert not plan_of(config_of({"token_budget": 64}), "0", SMALL | {"num_hidden_layers": 1}).notes
-    notes = plan_of(config_of(), "0", QWEN_7B | {"num_hidden_layers": 100_000}).notes
+    small, large = SMALL | {"num_hidden_layers": 1}, QWEN_7B | {"num_hidden_layers": 100_000}
+    notes = plan_of(config_of({"token_budget": 64}), "0", small).notes
+    assert not [note for note in notes if "this machine has" in note]  # its disk may be full
+    notes = plan_of(config_of(), "0", large).notes
     assert "this machine has" in notes[0]
     assert "of the disk here" in notes[1]
 
