@@ -16,7 +16,7 @@ from experiments.study import Study
 SEEDS = tuple(range(1, 11))
 TUNING_SEEDS = (901, 902, 903)  # none of the reported ones
 SHARE = 0.9
-"""Of the teacher's success, at which a student has arrived."""
+"""Share of the teacher's success at which a student has arrived."""
 _STEPS, _EVERY = 40, 4  # steps, and those from one evaluation to the next
 
 # no judge takes part; only its words enter, so that teacher and student share the vocabulary

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from math import comb
 from typing import Any
 
 from experiments.opd import ARMS, SHARE, STUDY
 from experiments.report import Results, at_start, by_seed, cell, difference, each_seed, summary
+from triforge.algorithms.paired import sign_test
 from triforge.cli.terminal import markdown
 
 _STEP = STUDY.full.groups * STUDY.full.rollouts
@@ -59,12 +59,6 @@ def arrival(result: Mapping[str, Any], goal: float) -> int | None:
         if (before["sampled"] + now["sampled"]) / 2 >= goal:
             return int(now["step"]) * _STEP
     return None
-
-
-def sign_test(wins: int, losses: int) -> float:
-    """Return the chance of so many wins or more of a fair coin; ties do not count."""
-    n = wins + losses
-    return sum(comb(n, k) for k in range(wins, n + 1)) / float(2**n)
 
 
 def _number(rollouts: int | None) -> float:

@@ -21,7 +21,7 @@ SEEDS = tuple(range(51, 63))
 TUNING_SEEDS = tuple(range(961, 971))  # none of the reported ones
 MAIN = ("O", "O_index", "P", "R", "F", "E", "N", "O_adapted", "planted", "planted_90")
 BEST = "O*"
-"""Of the two arms without votes the one whose mean over the seeds is higher."""
+"""The arm without votes whose mean over the seeds is higher."""
 PLANNED = (("R", BEST), ("R", "P"), ("P", BEST), ("E", "R"))
 """The first of each pair is to be above the second."""
 

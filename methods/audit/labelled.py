@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from methods.audit.promotion import Hits
+from services.trainer.runs.labels import TAUGHT
 from triforge.algorithms.judge_targets.label import draw
-from triforge.algorithms.vote_errors import errors_by_kind, vote_errors
+from triforge.algorithms.vote_errors import VoteErrors, errors_by_kind, vote_errors
 from triforge.types import JudgedGroup, StepVotes, TrainRow, Trajectory, TrajectoryVotes
 
 Sign = Literal[-1, 1]
@@ -28,19 +28,24 @@ class Audited:
 
     @property
     def steps(self) -> Iterator[tuple[Sign, StepVotes]]:
-        """Yield the label and the votes of each step that has both."""
-        labels = {step.index: step.label for step in self.trajectory.steps}
-        for judged in self.votes.steps:
-            label = labels.get(judged.step)
-            if label is not None and judged.votes:
-                yield label, judged
+        """The label and the votes of each step that has both."""
+        return labelled(self.trajectory, self.votes)
+
+
+def labelled(trajectory: Trajectory, votes: TrajectoryVotes) -> Iterator[tuple[Sign, StepVotes]]:
+    """Yield the label and the votes of each step that has both."""
+    labels = {step.index: step.label for step in trajectory.steps}
+    for judged in votes.steps:
+        label = labels.get(judged.step)
+        if label is not None and judged.votes:
+            yield label, judged
 
 
 def audited(groups: Iterable[JudgedGroup], *, share: float, anchors: float) -> list[Audited]:
     """Return the audited rollouts of a step's training groups: `share` of them by lot; see `is_anchor`."""
     found = []
     for group in groups:
-        if group.played.group.purpose not in ("train", "measure_parent"):
+        if group.played.group.purpose not in TAUGHT:
             continue
         for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True):
             if draw(trajectory.id) < share and votes is not None and trajectory.measured:
@@ -59,12 +64,10 @@ def is_anchor(trajectory: str, anchors: float) -> bool:
     return draw(f"anchor {group}") < anchors
 
 
-def hits_of(trajectory: Trajectory, votes: TrajectoryVotes) -> Hits:
-    """Count the votes on the labelled steps of a rollout; one that cannot be read is wrong."""
-    labels = {step.index: step.label for step in trajectory.steps if step.label is not None}
-    pairs = [(labels[s.step], v.value) for s in votes.steps if s.step in labels for v in s.votes]
-    sides = [[value == label for label, value in pairs if label == side] for side in SIGNS]
-    return tuple(number for side in sides for number in (sum(side), len(side)))
+def errors_of(trajectory: Trajectory, votes: TrajectoryVotes) -> VoteErrors:
+    """Count the votes on the labelled steps of a rollout, and the wrong ones."""
+    steps = labelled(trajectory, votes)
+    return vote_errors((label, vote.value) for label, judged in steps for vote in judged.votes)
 
 
 def answers(groups: Iterable[JudgedGroup]) -> dict[Sign, tuple[int, ...]]:

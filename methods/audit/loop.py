@@ -21,18 +21,19 @@ from methods.audit.labelled import (
     answers,
     audited,
     errors,
-    hits_of,
+    errors_of,
     rows,
     scaled,
 )
 from methods.audit.late import late
 from methods.audit.options import AuditOptions
-from methods.audit.promotion import balanced, compare
+from methods.audit.promotion import compare, competence, total
 from services.reward.scorers.votes import score
 from services.trainer.credit.samples import Samples
 from services.trainer.loop.hooks import LoopHooks, Measures, MethodContext
 from services.trainer.loop.measures import success_rate
 from triforge.algorithms.judge_targets.label import draw
+from triforge.algorithms.vote_errors import VoteErrors
 from triforge.event_loop import together
 from triforge.rollout.episode import judge_task
 from triforge.store.rows import read_rows, write_rows
@@ -49,11 +50,11 @@ log = logging.getLogger(__name__)
 
 
 class _Anchor(BaseModel):
-    """A rollout that measures the judge; `hits` counts the right votes when it was played."""
+    """A rollout that measures the judge; `errors` are those of the votes when it was played."""
 
     trajectory: Trajectory
     task: JudgeTask
-    hits: tuple[int, ...]
+    errors: VoteErrors
 
 
 _ANCHORS = TypeAdapter(list[_Anchor])
@@ -67,7 +68,7 @@ class Audit(LoopHooks):
     def __init__(self, run: MethodContext, options: AuditOptions) -> None:
         super().__init__(run, options)
         run.notes.setdefault("answers", {})  # tokens of a vote, by its value
-        run.notes.setdefault("hits", {})  # by anchor, of the version in use
+        run.notes.setdefault("errors", {})  # by anchor, of the version in use
         run.notes.setdefault("labels", 0)  # number of the newest late label that was taken
         run.notes.setdefault("steps", [])  # what the alarm reads
         run.notes.setdefault(
@@ -84,7 +85,7 @@ class Audit(LoopHooks):
         self._standing = versions.get("reward", 0)
 
     def trust(self, step: int) -> float:
-        """Return 0 while the policy climbs the judge's errors, else 1, or the judge's competence (`by_competence`)."""
+        """Return 0 while the policy climbs the judge's errors, else 1, or the judge's competence on anchors (`by_competence`)."""
         earlier = [int(number) for number in self.run.notes["trust"] if int(number) < step]
         return float(self.run.notes["trust"][str(max(earlier))]) if earlier else 1.0
 
@@ -103,12 +104,12 @@ class Audit(LoopHooks):
             return []
         given = await late(self.run, step, self.options.anchors)
         for one in given:  # an anchor with further labels is another one
-            self.run.notes["hits"].pop(one.trajectory.id, None)
+            self.run.notes["errors"].pop(one.trajectory.id, None)
         anchors = [one for one in (*found, *given) if one.anchor]
         taught = [one for one in (*found, *given) if not one.anchor]
         made = rows(taught, known)
         held = [
-            _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, a.trajectory.index), hits=hits_of(a.trajectory, a.votes))
+            _Anchor(trajectory=a.trajectory, task=judge_task(a.group.played.group, a.trajectory.index), errors=errors_of(a.trajectory, a.votes))
             for a in anchors
         ]  # fmt: skip
         kept = await asyncio.to_thread(self._keep, step, made, held)
@@ -145,15 +146,16 @@ class Audit(LoopHooks):
         anchors = await asyncio.to_thread(self._anchors, step)
         if not anchors:
             return {"audit/anchors": 0.0}
-        standing = {a.trajectory.id: a.hits for a in anchors} | self.run.notes["hits"]
+        standing = {a.trajectory.id: a.errors for a in anchors}
+        standing |= {name: VoteErrors(*one) for name, one in self.run.notes["errors"].items()}
         now = (await api.weights()).version
         found = {"audit/anchors": float(len(anchors)), "judge/unmeasured": 0.0}
         if now == before:
-            self.run.notes["hits"] = {a.trajectory.id: standing[a.trajectory.id] for a in anchors}
+            self._use(step, {a.trajectory.id: standing[a.trajectory.id] for a in anchors})
             return found
         votes = await together(score(a.trajectory, a.task, api.generate_many) for a in anchors)
         new = {
-            a.trajectory.id: hits_of(a.trajectory, cast)
+            a.trajectory.id: errors_of(a.trajectory, cast)
             for a, cast in zip(anchors, votes, strict=True)
         }
         result = compare(standing, new)
@@ -164,13 +166,19 @@ class Audit(LoopHooks):
                 step, now, result.worse, result.better, result.p,
             )  # fmt: skip
             self.run.notes["refused"] = [now, before]
-        kept = standing if refused else new
-        self.run.notes["hits"] = {a.trajectory.id: kept[a.trajectory.id] for a in anchors}
         old = {name: standing[name] for name in new}
+        self._use(step, old if refused else new)
+        shares = {"anchors_balanced": total(new.values()), "anchors_balanced_before": total(old.values())}  # fmt: skip
+        found |= {f"audit/{name}": one.balanced for name, one in shares.items() if one.balanced is not None}  # fmt: skip
         return found | {
-            "audit/anchors_balanced": balanced(new), "audit/anchors_balanced_before": balanced(old), "audit/worse": float(result.worse),
-            "audit/better": float(result.better), "audit/refused": float(refused),
+            "audit/worse": float(result.worse), "audit/better": float(result.better), "audit/refused": float(refused),
         }  # fmt: skip
+
+    def _use(self, step: int, errors: Mapping[str, VoteErrors]) -> None:
+        """Note the errors on anchors of the version that judges from now on, and with `by_competence` what its votes weigh."""
+        self.run.notes["errors"] = dict(errors)
+        if self.options.by_competence:
+            self.run.notes["trust"][str(step)] *= competence(errors.values())
 
     def _watch(
         self, step: int, groups: Sequence[JudgedGroup], found: Sequence[Audited]
@@ -181,13 +189,7 @@ class Audit(LoopHooks):
         played = [g for g in groups if g.played.group.purpose == "train"]
         notes["steps"] = [*kept, entry(step, success_rate(played), found)]
         praise = climbing(notes["steps"])
-        trust = 1.0
-        if praise is not None:
-            trust = 0.0
-        elif self.options.by_competence:
-            balanced = errors(found).get("audit/balanced")
-            trust = self.trust(step) if balanced is None else max(0.0, 2.0 * balanced - 1.0)
-        notes["trust"] = {str(step - 1): self.trust(step), str(step): trust}
+        notes["trust"] = {str(step - 1): self.trust(step), str(step): float(praise is None)}
         alarm = {} if praise is None else {"judge/alarm/praise": praise}
         return {"audit/trust": self.trust(step)} | alarm
 

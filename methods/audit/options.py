@@ -26,7 +26,7 @@ class AuditOptions(MethodOptions):
     most_anchors: int = Field(64, ge=2, le=10_000)
     """Anchors that each version judges: half of them the newest, half from all older ones by lot."""
     by_competence: bool = False
-    """Weigh the votes by `2 * right - 1`, at least 0, of the balanced share of right votes on the audited rollouts of the step before."""
+    """Weigh the votes by `2 * right - 1`, at least 0, of the balanced share of right votes on the anchors, of the version that judges."""
     error: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Chance that a version that judges as well as the one before is refused in the whole run; 0 refuses none."""
 
@@ -40,6 +40,11 @@ class AuditOptions(MethodOptions):
             f"run: given checkpoint_every = {config.run.checkpoint_every} and keep_checkpoints = {config.run.keep_checkpoints} with "
             "methods.audit, expected 1 and at least 2: a refused version of the judge goes back to the checkpoint before it; or "
             "methods.audit.error = 0, which refuses none",
+        )
+        yield (
+            self.by_competence and not algorithm.train_reward_model,
+            "methods.audit.by_competence: given true with train_reward_model = false, allowed only with true: anchors measure versions "
+            "of a judge that is trained",
         )
         yield (
             config.reward.audit_share == 0.0 and not algorithm.train_reward_model,

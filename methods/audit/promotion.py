@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import comb
 from typing import Final
 
-Hits = Sequence[int]
-"""Of the votes on a rollout: those on steps labelled -1 that are right, all of them, then the same of steps labelled +1."""
+from triforge.algorithms.paired import sign_test
+from triforge.algorithms.vote_errors import VoteErrors
 
 _EQUAL: Final = 1e-9
 
@@ -31,25 +30,28 @@ class Comparison:
         return self.p < error / tests
 
 
-def compare(standing: Mapping[str, Hits], new: Mapping[str, Hits]) -> Comparison:
-    """Compare the right votes by rollout: the exact one-sided sign test; rollouts that change nothing count in neither.
+def compare(standing: Mapping[str, VoteErrors], new: Mapping[str, VoteErrors]) -> Comparison:
+    """Compare the votes by rollout: the exact one-sided sign test; rollouts that change nothing count in neither.
 
-    A right vote on a rollout counts one over the votes of its side in all rollouts, so a judge that always gives one answer wins nothing.
+    A wrong vote on a rollout counts one over the votes of its side in all rollouts, so a judge that always gives one answer wins nothing.
     """
     shared = standing.keys() & new.keys()
-    minus, plus = (sum(new[name][place] for name in shared) or 1 for place in (1, 3))
+    whole = total(new[name] for name in shared)
     change = [
-        (new[name][0] - standing[name][0]) / minus + (new[name][2] - standing[name][2]) / plus
+        (standing[name].missed - new[name].missed) / (whole.good or 1)
+        + (standing[name].praised - new[name].praised) / (whole.bad or 1)
         for name in shared
     ]
     better, worse = sum(c > _EQUAL for c in change), sum(c < -_EQUAL for c in change)
-    n = better + worse
-    p = sum(comb(n, k) for k in range(worse, n + 1)) / 2**n
-    return Comparison(better, worse, p)
+    return Comparison(better, worse, sign_test(worse, better))
 
 
-def balanced(hits: Mapping[str, Hits]) -> float:
-    """Return the mean of the shares of right votes on the two sides; a side without a step is left out."""
-    sums = [sum(column) for column in zip(*hits.values(), strict=True)]
-    shares = [sums[place] / sums[place + 1] for place in (0, 2) if sums[place + 1]]
-    return sum(shares) / len(shares) if shares else 0.0
+def total(found: Iterable[VoteErrors]) -> VoteErrors:
+    """Return the sums of counts."""
+    return VoteErrors(*map(sum, zip(VoteErrors(0, 0, 0, 0), *found, strict=True)))
+
+
+def competence(found: Iterable[VoteErrors]) -> float:
+    """Return how much more a judge knows than one that always gives one answer, 0 to 1; 1 where that is not known."""
+    balanced = total(found).balanced
+    return 1.0 if balanced is None else max(0.0, 2.0 * balanced - 1.0)

@@ -147,6 +147,12 @@ def above_zero(values: Sequence[float]) -> Test | None:
     return Test(found, sign * math.inf, p if sign > 0 else 1.0 - p)
 
 
+def sign_test(wins: int, losses: int) -> float:
+    """Return the chance that a fair coin gives so many wins or more (the exact one-sided sign test); ties count in neither."""
+    n = wins + losses
+    return sum(math.comb(n, k) for k in range(wins, n + 1)) / float(2**n)
+
+
 def pass_at(k: int, tried: int, solved: int) -> float:
     """Chance that k of the tries, drawn without repetition, hold a solution: `1 - C(n - c, k) / C(n, k)`.
 

@@ -3,8 +3,7 @@
     tasks = GRPOTasks(sidecar, num_generations=8)
     GRPOTrainer(..., train_dataset=tasks.rows(), reward_funcs=tasks.reward, rollout_func=tasks.play(Episode))
 
-With a chat template for tools, `environment_factory=tasks.environment(Tools)` in the place of the last and of the dataset. Made for TRL
-1.16. Each process must play whole groups: its rows of a generation are a multiple of `num_generations`.
+Made for TRL 1.16. Each process must play whole groups: its rows of a generation are a multiple of `num_generations`.
 """
 
 from __future__ import annotations
@@ -28,40 +27,16 @@ class Episode(Protocol):
         """Return the observation that followed, and whether the episode is over; then `success` is read."""
 
 
-class Tools:
-    """An episode of the caller's environment whose public methods are tools; `success` is read when it is over."""
-
-    success: bool | None = None
-
-    def __init__(self, deal: Callable[[], tuple[DrawnTask, str]]) -> None:
-        self._deal = deal
-
-    def reset(self, **_: Any) -> str:
-        """Begin a drawn task: TRL appends the text to the prompt."""
-        self.success = None
-        self._task, self._id = self._deal()
-        return self._begin(self._task)
-
-    def _begin(self, task: DrawnTask) -> str:
-        """Return the first observation of a task."""
-        return "\n".join(str(message["content"]) for message in task.messages)
-
-
 class GRPOTasks:
     """Tasks for one `GRPOTrainer`; `num_generations` is the trainer's, and `env_adapter.rollouts` of the run."""
 
     def __init__(self, sidecar: Sidecar, num_generations: int) -> None:
         self._sidecar, self._rollouts = sidecar, num_generations
-        self._dealt: list[tuple[DrawnTask, str]] = []
 
     def rows(self, count: int = 1024) -> Any:
         """Return a dataset of empty prompts: `play` draws the tasks."""
         rows = {"prompt": [[{"role": "user", "content": ""}]] * count}
         return importlib.import_module("datasets").Dataset.from_dict(rows)
-
-    def environment(self, kind: Callable[..., Tools]) -> Callable[[], Tools]:
-        """Return an `environment_factory` whose instances play drawn tasks."""
-        return lambda: kind(self._deal)
 
     def play(
         self, make: Callable[[DrawnTask], Episode], *, max_turns: int = 30
@@ -92,33 +67,19 @@ class GRPOTasks:
 
     def reward(
         self,
-        prompts: Sequence[Any],
-        completions: Sequence[Any],
+        *,
         trainer_state: Any,
-        rollout: Sequence[Rollout] | None = None,
-        environments: Sequence[Tools] | None = None,
+        rollout: Sequence[Rollout],
         log_metric: Callable[[str, float], None] | None = None,
         **_: Any,
     ) -> list[float | None]:
         """Report what was played; return outcome and votes as the run's algorithm joins them. None: it was not measured."""
-        if rollout is None:
-            rollout = [
-                Rollout(one._id, [*asked, *answers], success=bool(one.success))
-                for one, asked, answers in zip(
-                    environments or (), prompts, completions, strict=True
-                )
-            ]
         counted = [one for one in rollout if one.id]
         version = int(trainer_state.global_step)
         credits = {c.id: c for c in self._sidecar.report(counted, policy_version=version)}
         if log_metric is not None:
             log_metric("sidecar/success", sum(bool(one.success) for one in rollout) / len(rollout))
         return [credits[one.id].reward if one.id else None for one in rollout]
-
-    def _deal(self) -> tuple[DrawnTask, str]:
-        if not self._dealt:
-            self._dealt = self._groups(1)
-        return self._dealt.pop(0)
 
     def _groups(self, count: int) -> list[tuple[DrawnTask, str]]:
         """Draw a task for each of so many groups of generations; rows in addition to the rollouts of a task have no id."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from services.trainer.credit.judged_groups import played_by
 from services.trainer.credit.options import SampleOptions
@@ -13,6 +14,15 @@ from triforge.retry import retry, waiting
 from triforge.types import JudgedGroup, RunState
 
 _PATIENCE_S = 300.0
+
+
+def arrival(
+    parts: Parts, run: RunState, config: RunConfig, options: Callable[[], SampleOptions]
+) -> Callable[[JudgedGroup, int, int], Awaitable[None]]:
+    """Return what is called with each group that lands, how many have, and of how many: with `options` a trainer's gets its credit."""
+    if config.env_adapter.by_trainer:
+        return CreditReports(parts, run, config, options).arrived
+    return partial(parts.emit_group, run.id)
 
 
 class CreditReports:

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from services.trainer.credit.options import SampleOptions
 from services.trainer.credit.samples import Samples, build_samples, learnable
 from services.trainer.credit.step_records import origin_of
 from services.trainer.loop.collector import Collector
-from services.trainer.loop.credit_reports import CreditReports
+from services.trainer.loop.credit_reports import arrival
 from services.trainer.loop.engines import Engines
 from services.trainer.loop.evaluation import Evaluator
 from services.trainer.loop.gauges import STALENESS
@@ -66,15 +65,13 @@ class TrainLoop:
         self._record, self._check = record, check
         self._algorithm = config.algorithm.resolved
         self._engines = Engines(parts, run.id)
-        elsewhere = config.env_adapter.by_trainer
-        reports = CreditReports(parts, run, config, lambda: self._options(self._collector.next))
         self._in_flight = InFlight(
             parts.broker,
             resend_s=parts.settings.resend_s,
             lease_s=parts.settings.lease_s,
             check=seldom(check),
             newest=self._engines.newest,
-            arrived=reports.arrived if elsewhere else partial(parts.emit_group, run.id),
+            arrived=arrival(parts, run, config, lambda: self._options(self._collector.next)),
         )
         self._tasks = TaskSource(parts, run, config)
 

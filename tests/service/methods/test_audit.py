@@ -49,13 +49,13 @@ def audited(loop: Loop) -> Loop:
     return loop
 
 
-def submit(loop: Loop, **overrides: Any) -> RunState:
+def submit(loop: Loop, audit: dict[str, Any] | None = None, **overrides: Any) -> RunState:
     return loop.submit_with(
         {
             "run": CONFIG["run"] | {"steps": STEPS, "groups_per_step": 12, "eval_every": 0},
             "env_adapter": {"rollouts": 2},
             "reward": {"votes": 1, "audit_share": 1.0},
-            "methods": {"audit": {"anchors": 0.5}},
+            "methods": {"audit": {"anchors": 0.5} | (audit or {})},
             "algorithm": {"preset": "audited", "overrides": overrides},
             "adaptation": {"controller": "none"},
         }
@@ -94,6 +94,28 @@ async def test_a_version_that_judges_worse_is_taken_back(audited: Loop) -> None:
     origins = [r.origin for r in audited.store.weights_of(run.id, "reward")]
     assert [o for o in origins if o is not None] == [base + 1]
     assert all(m["audit/anchors_balanced_before"] == 1.0 for m in measures)
+
+
+async def test_votes_weigh_what_the_version_that_judges_knows(audited: Loop) -> None:
+    judge = audited.services["reward"]
+    assert isinstance(judge, Judge)
+    judge.bad = "v000003"
+    weighs = {"by_competence": True}
+    run = await audited.conduct(submit(audited, weighs))
+    measures = [s.metrics for s in audited.store.steps(run.id) if s.step]
+    assert [m["audit/trust"] for m in measures] == [1.0] * STEPS, "the bad version never judged"
+
+
+async def test_a_version_that_nothing_refuses_judges_with_the_weight_of_what_it_knows(
+    audited: Loop,
+) -> None:
+    judge = audited.services["reward"]
+    assert isinstance(judge, Judge)
+    judge.bad = "v000003"
+    run = await audited.conduct(submit(audited, {"by_competence": True, "error": 0.0}))
+    measures = [s.metrics for s in audited.store.steps(run.id) if s.step]
+    assert [m["audit/trust"] for m in measures] == [1.0, 1.0, 0.0, 1.0]
+    assert [m["audit/anchors_balanced"] for m in measures] == [1.0, 0.0, 1.0, 1.0]
 
 
 async def test_a_run_does_not_end_with_a_refused_version(audited: Loop) -> None:

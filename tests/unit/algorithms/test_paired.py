@@ -13,6 +13,7 @@ from triforge.algorithms.paired import (
     mean,
     paired,
     pass_at,
+    sign_test,
     t_quantile,
     t_tail,
 )
@@ -94,6 +95,12 @@ def test_holms_correction_keeps_the_order() -> None:
     )
     assert holm({"a": 0.5, "b": 0.9}) == {"a": 1.0, "b": 1.0}
     assert holm({}) == {}
+
+
+def test_the_sign_test_counts_the_tails_of_a_fair_coin() -> None:
+    assert sign_test(10, 0) == 2.0**-10
+    assert sign_test(8, 2) == pytest.approx(56 / 1024)
+    assert sign_test(0, 0) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from demo.models.tiny_models import SPECIAL, TinyShape, build_tiny_model
 from experiments.loop import play
 from experiments.opd import ARMS, STUDY
-from experiments.opd_report import arrival, sign_test, table
+from experiments.opd_report import arrival, table
 from experiments.record import Models
 from triforge.chat_template import read_text, tokenizer_of
 from triforge.config import parse
@@ -65,5 +65,3 @@ def test_the_table_counts_a_run_that_never_arrives_as_longer_than_any() -> None:
     }
     text = table(results)
     assert "Fewer with the teacher on 2 of 2 seeds, more on 0: p = 0.2500" in text
-    assert sign_test(10, 0) == 2.0**-10
-    assert sign_test(8, 2) == pytest.approx(56 / 1024)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from triforge.sidecar import Credit, DrawnTask, Rollout
-from triforge.sidecar.trl import GRPOTasks, Tools
+from triforge.sidecar.trl import GRPOTasks
 
 END = 2
 
@@ -127,31 +127,8 @@ def test_rows_in_addition_to_the_rollouts_of_a_task_are_not_reported() -> None:
     sidecar = FakeSidecar(task("a", 1), task("b", 1, rollouts=1))
     tasks = grpo(sidecar)
     rollouts = tasks.play(Count)([None] * 4, FakeTrainer())["rollout"]
-    rewards = tasks.reward([], [], STATE, rollout=rollouts)
+    rewards = tasks.reward(prompts=[], completions=[], trainer_state=STATE, rollout=rollouts)
     assert rewards == [0.0, 1.0, 2.0, None]
     assert ([one.id for one in sidecar.reported], sidecar.version) == (["a0", "a1", "b0"], 7)
     with pytest.raises(ValueError, match=r"env_adapter\.rollouts"):
         grpo(FakeSidecar(task("a", 1, rollouts=3))).play(Count)([None] * 2, FakeTrainer())
-
-
-class Moves(Tools):
-    """An environment with one tool."""
-
-    def win(self) -> str:
-        self.success = True
-        return "won"
-
-
-def test_instances_with_tools_play_whole_groups() -> None:
-    sidecar = FakeSidecar(task("a", 1), task("b", 1))
-    tasks = grpo(sidecar)
-    made = [tasks.environment(Moves)() for _ in range(4)]
-    assert [one.reset(prompt=None) for one in made] == ["go"] * 4
-    made[1].win()  # type: ignore[attr-defined]
-    asked = [[{"role": "user", "content": "go"}]] * 4
-    answers = [[{"role": "assistant", "content": "well"}]] * 4
-    assert tasks.reward(asked, answers, STATE, environments=made) == [0.0, 1.0, 2.0, 3.0]
-    assert [(one.id, one.success) for one in sidecar.reported] == [
-        ("a0", False), ("a1", True), ("b0", False), ("b1", False),
-    ]  # fmt: skip
-    assert sidecar.reported[0].messages == [*asked[0], *answers[0]]
