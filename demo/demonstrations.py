@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -20,7 +20,7 @@ from services.reward.requests import StepText
 from triforge.environments.kit import parse_model
 from triforge.errors import TriforgeError
 from triforge.rollout.verdicts import ANSWERS
-from triforge.types import Params
+from triforge.types import Criteria, Params
 
 _TERSE: Final[Params] = {"wording": "terse"}
 Rate = float | Sequence[float]
@@ -43,26 +43,37 @@ def write_demonstrations(
     *,
     count: int,
     seed: int,
-    generate: Params,
+    generate: Params | Sequence[Params],
     options: Params,
     flip_rate: float,
     judge: bool = False,
     together: bool = False,
+    reference: bool = False,
     **rates: Rate,
 ) -> dict[str, float]:
     """Play `count` generated tasks and write `policy.jsonl`, `transcripts.jsonl` and `words.txt` (empty unless terse).
 
-    Return the number of chats and the share of successes. `rates` are those of `Carelessness`; `flip_rate` of the transcripts'
-    labels are wrong. For a `judge`, `judge.jsonl` has a chat for each step; those of an episode are trained on `together`.
+    Return the number of chats and the share of successes. Of several options to `generate` with, each makes an equal share of the
+    tasks. `rates` are those of `Carelessness`; `flip_rate` of the transcripts' labels are wrong. For a `judge`, `judge.jsonl` has
+    a chat for each step, with a `reference` solution in sight or without; those of an episode are trained on `together`.
     """
     terse = parse_model(PlayOptions, options, "household options").wording == "terse"
     words = vocabulary(options) if terse else []
-    tasks = FAMILY.generate(count=count, seed=seed, options=generate)
+    kinds = [generate] if isinstance(generate, Mapping) else generate
+    tasks = [
+        task
+        for number, kind in enumerate(kinds)
+        for task in FAMILY.generate(count=count // len(kinds), seed=seed + number, options=kind)
+    ]
     played = list(demonstrations(tasks, seed=seed, options=options, **rates))
     flips = Random(seed)  # noqa: S311 (label noise, not a secret)
     # a chat ends with its last response: the observation after it trains nothing
     chats = [json.dumps({"messages": list(shown.messages[:-1])}) for shown in played]
     transcripts = [_transcript(shown, flips, flip_rate) for shown in played]
+    if reference:
+        play = parse_model(PlayOptions, options, "household options")
+        for task, transcript in zip(tasks, transcripts, strict=True):
+            transcript["reference"] = "\n".join(FAMILY.solution(world_of(task), play) or ())
     files = {"policy.jsonl": chats, "transcripts.jsonl": [*map(json.dumps, transcripts)]}
     if judge:
         files["judge.jsonl"] = [
@@ -100,7 +111,10 @@ def judge_chats(transcript: dict[str, Any]) -> Iterator[list[dict[str, object]]]
     fields = StepText.model_fields
     steps = [StepText(**{k: v for k, v in s.items() if k in fields}) for s in transcript["steps"]]
     episode = JudgedEpisode(
-        instruction=transcript["instruction"], steps=steps, system=transcript["system"]
+        instruction=transcript["instruction"],
+        steps=steps,
+        system=transcript["system"],
+        criteria=Criteria(reference=transcript.get("reference", "")),
     )
     for index, label in enumerate(labels):
         prompt = [message.model_dump() for message in build_prompt("terse", episode, index)]
@@ -120,7 +134,8 @@ def main(arguments: Sequence[str]) -> int:
     add("--flip-rate", type=float, default=0.0, help="share of wrong labels")
     add("--judge", action="store_true", help="also write chats for a judge")
     add("--together", action="store_true", help="of an episode, trained on in one update")
-    add("--generate", type=json.loads, default={}, help="options of the generator, JSON")
+    add("--reference", action="store_true", help="show a solution to the judge")
+    add("--generate", type=json.loads, default={}, help="options of the generator, JSON, or a list")
     add("--options", type=json.loads, default=_TERSE, help="of the play, JSON")
     given = vars(parser.parse_args(arguments))
     try:

@@ -28,6 +28,8 @@ class Demonstrations:
     Attributes:
         random_rate, forget_rate: of several rates each episode has the next one.
         together: the votes on an episode train a judge in one update, which computes the episode once.
+        reference: the judge sees a solution of the task.
+        generate: options of the generator, of which each makes an equal share of the tasks; empty for those of the settings.
     """
 
     count: int
@@ -36,6 +38,16 @@ class Demonstrations:
     inadmissible_share: float
     flip_rate: float = 0.0
     together: bool = False
+    reference: bool = False
+    generate: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lapse:
+    """A second supervised phase of the policy, on demonstrations with other faults."""
+
+    data: Demonstrations
+    job: SupervisedSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +55,7 @@ class WarmStart:
     """The supervised first phase: careless demonstrations for the policy, labelled ones of players from careful to wild for the judge.
 
     The demonstrator forgets the treatment in most episodes that need one, so that a policy which imitates it has something
-    to learn from outcomes and votes.
+    to learn from outcomes and votes. After a `lapse` the policy hardly ever does what it once could.
     """
 
     hidden: int = 64
@@ -62,13 +74,18 @@ class WarmStart:
     )
     policy: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=16, steps=1600)
     judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=1100)
+    lapse: Lapse | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return what names the models; without `together` where it is off, as in the names of earlier models."""
+        """Return what names the models, without what is off: a further field leaves the names of earlier models as they are."""
         found = asdict(self)
-        for data in (found["policy_data"], found["judge_data"]):
-            if not data["together"]:
-                del data["together"]
+        lapse = [found["lapse"]["data"]] if found["lapse"] else []
+        if not lapse:
+            del found["lapse"]
+        for data in (found["policy_data"], found["judge_data"], *lapse):
+            for name in ("together", "reference", "generate"):
+                if not data[name]:
+                    del data[name]
         return found
 
 

@@ -27,6 +27,8 @@ from experiments.table1 import STUDY as TABLE1
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
+_MODELS = "models"  # the job that makes the models of a seed
+
 STUDIES = {study.name: study for study in (TABLE1, OUTGROWN, BROAD, VOTES, SPARSE, OPD)}
 
 
@@ -85,13 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     fewer = study.further if seeds == list(study.seeds) else {}
     jobs = [Job(arm, seed) for seed in seeds for arm in arms if seed in fewer.get(arm, seeds)]
-    failed: list[Job] = []
+    failed: list[Path] = []
     docs = options.docs or (None if options.quick else options.state)
     state, only = options.state.resolve(), options.report_only
     files = files_of(state, study, settings, jobs, finished=only)
     try:
         if not only:
-            failed = _play(study, files, settings, options, tell)
+            failed = _play(study, files, options, tell)
         if study.compared is None:
             print(import_module(study.report).table(finished(files)))
         elif docs is not None:
@@ -101,36 +103,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TriforgeError as error:
         tell(f"failed: {error.detail}")
         return 1
-    for job in failed:
-        log = files[job].with_suffix(".log")
-        tell(f"failed: {job.arm}, seed {job.seed}; see {log}; run the command again to repeat it")
+    for path in failed:
+        tell(f"failed: see {path.with_suffix('.log')}; run the command again to repeat it")
     return 1 if failed else 0
 
 
 def _play(
     study: Study,
     files: Mapping[Job, Path],
-    settings: Settings,
     options: argparse.Namespace,
     tell: Tell,
-) -> list[Job]:
+) -> list[Path]:
+    """Play what is not on file, after the models of its seeds are made; returns the files of what failed."""
     if all(path.is_file() for path in files.values()):
         tell("all runs are on file")
         return []
-    for seed in dict.fromkeys(job.seed for job in files):
-        settings.models(seed, tell)
-    if not options.quick and any(study.arms[job.arm].rewrites for job in files):
-        smollm2(tell)()
     quick = ["--quick"] if options.quick else []
     state = ["--state", str(options.state.resolve())]
     base = ["-m", "experiments", study.name, *quick, *state, "--one"]
-    return run_all(
-        files, lambda job: [*base, job.arm, str(job.seed)], processes=options.processes, tell=tell
-    )
+
+    def run(wanted: Mapping[Job, Path]) -> list[Path]:
+        def command(job: Job) -> list[str]:
+            return [*base, job.arm, str(job.seed)]
+
+        failed = run_all(wanted, command, processes=options.processes, tell=tell)
+        return [wanted[job] for job in failed]
+
+    seeds = dict.fromkeys(job.seed for job, path in files.items() if not path.is_file())
+    folder = next(iter(files.values())).parent
+    made = {Job(_MODELS, seed): folder / f"{_MODELS}-{seed}.jsonl" for seed in seeds}
+    for path in made.values():
+        path.unlink(missing_ok=True)  # the cache knows what is made
+    if failed := run(made):
+        return failed
+    if not options.quick and any(study.arms[job.arm].rewrites for job in files):
+        smollm2(tell)()
+    return run(files)
 
 
 def _one(study: Study, job: Job, settings: Settings, options: argparse.Namespace) -> int:
     """Play one run in this process and print its lines."""
+    if job.arm == _MODELS:
+        settings.models(job.seed, lambda text: print(text, file=sys.stderr, flush=True))
+        return 0
     arm = study.arms[job.arm]
     import torch
 

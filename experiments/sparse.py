@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
-from demo.warm_start import tiny_models
+from demo.settings import Demonstrations, DemoSettings, Lapse, SupervisedSettings, WarmStart
+from demo.warm_start import alone, tiny_models
 from experiments.comparison import Comparison
 from experiments.report import Page, Results, at_end, by_seed
 from experiments.settings import HARD, QUICK, SHOWN, Arm, Kind, Settings
@@ -31,6 +31,9 @@ _VOTES = {"estimator": "within", "lam": 0.4, "reward_band": "none"}
 _FROZEN = _VOTES | {"train_reward_model": False}
 _TAUGHT = _VOTES | {"judge_target": "label"}
 _AUDIT: dict[str, Any] = {"methods": {"audit": {}}}
+_GUARDED: dict[str, Any] = {"methods": {"audit": {"anchors": 1.0}}}
+"""Labels measure the judge's versions and teach none."""
+_ORACLE: dict[str, Any] = {"reward": {"kind": "oracle", "shows": []}}
 _REWRITES = {
     "adaptation": {
         "controller": "llm_rewrite", "max_pending": 2, "max_rollouts": 16, "candidates": 1, "pairs_on_top": False,
@@ -51,18 +54,21 @@ def _arm(title: str, options: Mapping[str, Any], *sections: Mapping[str, Any]) -
 ARMS = {
     "O": _arm("outcome only, whole trajectories compared", {**_ALONE, "estimator": "group"}),
     "O_index": _arm("outcome only, steps of equal index compared", _ALONE),
-    "P": _arm("votes of a judge that was taught along another policy's run, frozen", _FROZEN, _AUDIT),
+    "P": _arm("votes of a judge that was taught along another policy's run, frozen", _FROZEN),
     "R": _arm("votes of the same judge, taught each step by labels of a tenth of the rollouts", _TAUGHT, _AUDIT),
-    "F": _arm("votes of the same judge, taught each step without labels", _VOTES | {"judge_target": "monte_carlo"}),
+    "F": _arm("votes of the same judge, taught each step without labels", _VOTES | {"judge_target": "monte_carlo"}, _GUARDED),
     "E": _arm("R, tasks adapted", _TAUGHT, _AUDIT, _REWRITES),
     "N": _arm("E with unchanged candidates", _TAUGHT, _AUDIT, _REWRITES, {"adaptation": {"null_control": 1.0}}),
     "O_adapted": _arm("O, tasks adapted", {**_ALONE, "estimator": "group"}, _REWRITES),
-    "planted": _arm("votes that are always right", _FROZEN, {"reward": {"kind": "oracle"}}),
+    "planted": _arm("votes that are always right", _FROZEN, _ORACLE),
     "planted_90": _arm(
-        "votes right with .9, errors that repeat", _FROZEN, {"reward": {"kind": "oracle", "accuracy": 0.9, "errors": "repeat"}}
+        "votes right with .9, errors that repeat", _FROZEN, _ORACLE, {"reward": {"accuracy": 0.9, "errors": "repeat"}}
     ),
+    **{f"R_{percent}": _arm(f"R with labels of {percent} % of the rollouts", _TAUGHT, _AUDIT, {"reward": {"audit_share": percent / 100}}) for percent in (1, 3)},
+    "R_rare": _arm("R, the judge taught every tenth step", _TAUGHT, {"methods": {"audit": {"train_every": 10}}}),
+    **{f"F_{target}": _arm(f"F with the target {target}", _VOTES | {"judge_target": target}, _GUARDED) for target in ("published", "centred")},
 }  # fmt: skip
-TEACHES = _arm("a judge taught by labels of all rollouts", _TAUGHT, _AUDIT, {"reward": {"audit_share": 1.0}})  # fmt: skip
+TEACHES = _arm("a judge taught by labels of a quarter of the rollouts", _TAUGHT, _AUDIT, {"reward": {"audit_share": 0.25}})  # fmt: skip
 """The run along which the judge of P, R and the other arms is taught, with the policy of another seed."""
 
 _SPARSE = HARD | {"horizon": _HORIZON, "commands": [7, 12], "goals": ["heat", "cool", "clean"]}
@@ -74,16 +80,31 @@ class SparseSettings(Settings):
 
     options: ClassVar[Mapping[str, Any]] = {"wording": "terse", "labels": "progress"}
 
-    steps: int = 30
-    tasks: tuple[Kind, ...] = (Kind("", _SPARSE, train=128, heldout=128),)
-    late_evals: tuple[int, ...] = (25, 20, 15, 10, 5, 0)
+    steps: int = 20
+    tasks: tuple[Kind, ...] = (Kind("", _SPARSE, train=64, heldout=128),)
+    late_evals: tuple[int, ...] = (15, 10, 5, 0)
     warm: WarmStart = field(
         default_factory=lambda: WarmStart(
             policy_data=Demonstrations(
-                count=12_000, random_rate=0.12, forget_rate=0.9, inadmissible_share=0.3
+                count=12_000, random_rate=0.12, forget_rate=0.6, inadmissible_share=0.3
             ),
-            judge_data=replace(WarmStart().judge_data, count=14_000),
-            judge=SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=2600),
+            lapse=Lapse(
+                data=Demonstrations(
+                    count=2400,
+                    random_rate=0.12,
+                    forget_rate=1.0,
+                    inadmissible_share=0.3,
+                    generate=(_SPARSE,),
+                ),
+                job=SupervisedSettings(learning_rate=5e-4, batch_rows=16, steps=130),
+            ),
+            judge_data=replace(
+                WarmStart().judge_data,
+                count=8_001,
+                reference=True,
+                generate=(_SPARSE, _SPARSE, SHOWN | {"horizon": _HORIZON}),
+            ),
+            judge=SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=1300),
         )
     )
 
@@ -106,14 +127,18 @@ class SparseSettings(Settings):
     def short(self) -> SparseSettings:
         """As little as shows that everything runs."""
         few = tuple(replace(kind, train=8, heldout=4) for kind in self.tasks)
-        return replace(self, steps=2, groups=4, rollouts=2, late_evals=(0,), warm=QUICK, tasks=few)
+        judged = replace(QUICK.judge_data, reference=True)
+        warm = replace(
+            QUICK, judge_data=judged, lapse=Lapse(data=QUICK.policy_data, job=QUICK.policy)
+        )
+        return replace(self, steps=2, groups=4, rollouts=2, late_evals=(0,), warm=warm, tasks=few)
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """Return the run's configuration: what all arms share, then the arm's options and sections."""
         document = self.shared_document(seed, models)
         document["run"]["eval_greedy"] = False
         document["env_adapter"]["max_steps"] = _HORIZON
-        document["reward"]["votes"] = 1
+        document["reward"] |= {"votes": 1, "shows": ["reference"]}
         document["trainer"]["reward"]["learning_rate"] = 2e-4
         document["algorithm"]["overrides"] = {
             "std_floor": 0.0,
@@ -136,14 +161,14 @@ def taught(settings: SparseSettings, seed: int, tell: Callable[[str], None]) -> 
 
     parts = digest(settings, TEACHES)
     folder = cache_folder() / "experiments" / f"judge-{parts}-{seed}"
-    if (folder / "config.json").is_file():
-        return folder
-    tell(f"teaching a judge along the run of seed {seed}")
-    policy, judge = tiny_models(settings.warm_start(seed), tell)
-    part = folder.with_suffix(".part")
-    shutil.rmtree(part, ignore_errors=True)
-    play("judge", TEACHES, seed, settings, Models(policy, judge, None), keep=part)
-    part.replace(folder)
+    with alone(folder):
+        if not (folder / "config.json").is_file():
+            tell(f"teaching a judge along the run of seed {seed}")
+            policy, judge = tiny_models(settings.warm_start(seed), tell)
+            part = folder.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            play("judge", TEACHES, seed, settings, Models(policy, judge, None), keep=part)
+            part.replace(folder)
     return folder
 
 

@@ -83,6 +83,22 @@ def test_the_votes_on_an_episode_are_a_group_where_they_are_trained_on_together(
     assert files[0] == files[1]
 
 
+def test_a_judge_may_be_shown_a_solution_and_tasks_may_be_of_several_kinds(tmp_path: Path) -> None:
+    kinds = [{"goals": ["clean"]}, {"goals": ["place"]}]
+    write_demonstrations(
+        tmp_path, count=8, seed=3, generate=kinds, options={"wording": "terse"}, flip_rate=0.0,
+        judge=True, reference=True, **CARELESS,
+    )  # fmt: skip
+    lines = [json.loads(t) for t in (tmp_path / "transcripts.jsonl").read_text().splitlines()]
+    assert ["clean" in line["instruction"] for line in lines] == [True] * 4 + [False] * 4
+    chats = (tmp_path / "judge.jsonl").read_text().splitlines()
+    prompts = iter(json.loads(chat)["messages"][0]["content"] for chat in chats)
+    for line in lines:
+        solution = " ".join(f"? {command}" for command in line["reference"].splitlines())
+        assert solution.split()[-3:-1] == ["?", "put"]
+        assert all(f" {solution} >" in next(prompts) for _ in line["steps"])
+
+
 def test_a_step_becomes_a_chat_of_the_judges_own_prompt_and_its_vote(tmp_path: Path) -> None:
     _, _, transcripts = written(tmp_path, wording="terse")
     lines = iter((tmp_path / "judge.jsonl").read_text().splitlines())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,4 +61,3 @@ def test_the_page_compares_with_the_better_arm_without_votes(tmp_path: Path) -> 
     text = STUDY.compared.write(results, 30, page)
     assert f"`{BEST}` is `O_index`" in text
     assert "+0.100" in text
-    assert asdict(STUDY.full.warm)["policy_data"]["forget_rate"] == 0.9
