@@ -5,7 +5,7 @@
     python -m scripts.sidecar_conformance --record   also writes their first requests and answers to tests/contract/sidecar/
 
 The judge and the rewriter are scripted, and so is the policy of verifiers. Each package runs in an environment of its own
-(`.venv-trl`, `.venv-verifiers`); what it lacks of ours is found behind its own packages.
+(`.venv-trl`, `.venv-verifiers`, `.venv-verl`); what it lacks of ours is found behind its own packages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from scripts.calling import ROOT
 from scripts.sidecar_conformance.expert import Expert
-from scripts.virtual_environments import ensure_files, ensure_trl
+from scripts.virtual_environments import ensure_files, ensure_trl, ensure_verl
 from tests.service.sidecar_services import CONFIG, Deployment
 from tests.service.test_policy_http import serving
 from triforge.cli.model_folders import model_folder
@@ -55,6 +55,7 @@ _HERE: Final = Path(__file__).parent
 TRAINERS: Final = {
     "in_trl": Trainer(ensure_trl, groups=4, rollouts=8),
     "in_verifiers": Trainer(partial(ensure_files, "verifiers"), 2, 4, _HERE / "prime_loop.py"),
+    "in_verl": Trainer(ensure_verl, 2, 8, _HERE / "verl_loop.py"),
 }
 
 
