@@ -15,6 +15,7 @@ from scripts.calling import ROOT, call
 
 CONFORMANCE = Path(__file__).parent / "openenv_conformance"
 TRL = "trl==1.16.0"
+VERL = ("verl==0.9.1", "TransferQueue==0.1.11")
 _PINNED = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy")
 _INSTALL_S = 3600.0
 
@@ -60,8 +61,21 @@ def ensure_trl() -> Path:
 
     Torch and transformers are those of `constraints.txt`, so that both sides run the same kernels.
     """
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = [line for line in lines if line.partition("==")[0] in _PINNED]
-    torch = next(pin for pin in pins if pin.startswith("torch=="))
+    torch, pins = _pins()
     venv = Path(os.environ.get("TRL_VENV") or ROOT / ".venv-trl").resolve()
     return ensure(venv, [[torch], [TRL, *pins]], "\n".join([TRL, *pins]).encode())
+
+
+def ensure_verl() -> Path:
+    """Return the interpreter that has verl without its engines and learners, in `VERL_VENV` or `.venv-verl` (2 GB)."""
+    torch, _ = _pins()
+    needs = CONFORMANCE.parent / "sidecar_conformance" / "requirements-verl.txt"
+    venv = Path(os.environ.get("VERL_VENV") or ROOT / ".venv-verl").resolve()
+    seal = "\n".join([torch, *VERL, needs.read_text(encoding="utf-8")]).encode()
+    return ensure(venv, [[torch], ["-r", str(needs)], ["--no-deps", *VERL]], seal)
+
+
+def _pins() -> tuple[str, list[str]]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line.partition("==")[0] in _PINNED]
+    return next(pin for pin in pins if pin.startswith("torch==")), pins

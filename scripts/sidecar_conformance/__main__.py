@@ -1,63 +1,94 @@
 # ruff: noqa: T201 (a command that prints)
 """`make conformance`, its part about the sidecar: the whole scripts of docs/sidecar.md, with the real packages.
 
-    python -m scripts.sidecar_conformance            runs them; the sidecar is killed in the middle, and they go on
+    python -m scripts.sidecar_conformance [NAME...]  runs them; the sidecar is killed in the middle, and they go on
     python -m scripts.sidecar_conformance --record   also writes their first requests and answers to tests/contract/sidecar/
 
-The judge and the rewriter are scripted. TRL runs in `.venv-trl`; what it lacks of ours is found behind its own packages.
+The judge and the rewriter are scripted, and so is the policy of verifiers. Each package runs in an environment of its own
+(`.venv-trl`, `.venv-verifiers`, `.venv-verl`); what it lacks of ours is found behind its own packages.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import re
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from scripts.calling import ROOT
-from scripts.virtual_environments import ensure_trl
+from scripts.sidecar_conformance.expert import Expert
+from scripts.virtual_environments import ensure_files, ensure_trl, ensure_verl
 from tests.service.sidecar_services import CONFIG, Deployment
+from tests.service.test_policy_http import serving
 from triforge.cli.model_folders import model_folder
 from triforge.environments import registry
 from triforge.types import GenerateSpec
 
 _PAGE: Final = ROOT / "docs" / "sidecar.md"
 _SCRIPT: Final = r"<!-- example: {}\.py -->\n```python\n(.*?)```"
-_RUN: Final = "import runpy, sys; sys.path.append(sys.argv[2]); runpy.run_path(sys.argv[1], run_name='__main__')"
+_BEHIND: Final = "import sys\nsys.path.append({!r})\n"  # of every process, as its sitecustomize
 _LIMIT_S: Final = 1800.0
 _KEPT: Final = 2  # tasks and rollouts of a message in a recorded exchange
 
 
-async def run(name: str, python: Path, folder: Path) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Trainer:
+    """A package: its interpreter, the size of a step, and the program that imports the page's script, where that is none itself."""
+
+    python: Callable[[], Path]
+    groups: int
+    rollouts: int
+    program: Path | None = None
+
+
+_HERE: Final = Path(__file__).parent
+TRAINERS: Final = {
+    "in_trl": Trainer(ensure_trl, groups=4, rollouts=8),
+    "in_verifiers": Trainer(partial(ensure_files, "verifiers"), 2, 4, _HERE / "prime_loop.py"),
+    "in_verl": Trainer(ensure_verl, 2, 8, _HERE / "verl_loop.py"),
+}
+
+
+async def run(name: str, trainer: Trainer, folder: Path) -> list[dict[str, Any]]:
     """Run a script of the page against a sidecar that dies once; return the exchange. AssertionError: something did not move."""
     beginner = getattr(registry.family("household"), "beginner")  # noqa: B009 (of the family, not of the protocol)
     model = model_folder(
         "policy", "tiny", tell=print, env="household", generate=beginner.generate, options=beginner.options
     )  # fmt: skip
+    python = trainer.python()
     found = re.search(_SCRIPT.format(name), _PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert found, f"{_PAGE} has no {name}.py"
     script = folder / f"{name}.py"
     script.write_text(found[1], encoding="utf-8")
+    (folder / "sitecustomize.py").write_text(_BEHIND.format(sysconfig.get_path("purelib")))
     tasks = GenerateSpec(count=32, seed=1, options=beginner.generate)
     deployment = Deployment(folder, generate=tasks)
     await deployment.start()
-    played = CONFIG["env_adapter"] | {"rollouts": 8, "options": beginner.options}
-    begun = deployment.submit(env_adapter=played, run=CONFIG["run"] | {"groups_per_step": 4})
-    given = {
-        "PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "", "TRL_EXPERIMENTAL_SILENCE": "1", "TRIFORGE_ENV_ADAPTER_URL": deployment.url,
-        "MODEL": str(model),
-    }  # fmt: skip
-    process = await asyncio.create_subprocess_exec(
-        python, "-c", _RUN, script, sysconfig.get_path("purelib"), env=given, cwd=folder
-    )
-    try:
+    played = CONFIG["env_adapter"] | {"rollouts": trainer.rollouts, "options": beginner.options}
+    begun = deployment.submit(env_adapter=played, run=CONFIG["run"] | {"groups_per_step": trainer.groups})  # fmt: skip
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(deployment.close)
+        policy, _ = await stack.enter_async_context(serving(Expert(deployment).app()))
+        given = os.environ | {
+            "PATH": f"{python.parent}:{os.environ['PATH']}", "HOME": str(folder), "PYTHONPATH": f"{folder}:{ROOT}",
+            "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TRL_EXPERIMENTAL_SILENCE": "1",
+            "TRIFORGE_ENV_ADAPTER_URL": deployment.url, "MODEL": str(model), "OPENAI_BASE_URL": f"{policy}/v1",
+            "OPENAI_API_KEY": "unasked",
+        }  # fmt: skip
+        process = await asyncio.create_subprocess_exec(
+            python, trainer.program or script, env=given, cwd=folder
+        )
+        stack.callback(_kill, process)
         async with asyncio.timeout(_LIMIT_S):
             while deployment.store.get(begun.id).step < 2 and process.returncode is None:  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.5)
@@ -69,10 +100,11 @@ async def run(name: str, python: Path, folder: Path) -> list[dict[str, Any]]:
         assert (state.status, state.step > 2, state.reward_version > 2) == ("running", True, True), state  # fmt: skip
         print(f"{name}: {state.step} steps, judge {state.reward_version}")
         return deployment.exchange
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await deployment.close()
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
 
 
 def shortened(exchange: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -91,10 +123,12 @@ def shortened(exchange: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.sidecar_conformance")
     parser.add_argument("--record", action="store_true", help="write the exchanges for the tests")
-    record = parser.parse_args().record
-    for name, python in {"in_trl": ensure_trl()}.items():
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRAINERS))
+    given = parser.parse_args()
+    names, record = given.names, given.record
+    for name in names or TRAINERS:
         with tempfile.TemporaryDirectory() as folder:
-            exchange = asyncio.run(run(name, python, Path(folder)))
+            exchange = asyncio.run(run(name, TRAINERS[name], Path(folder)))
         if record:
             golden = ROOT / "tests" / "contract" / "sidecar" / f"{name}.json"
             golden.write_text(json.dumps(shortened(exchange), indent=1) + "\n")

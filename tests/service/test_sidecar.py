@@ -144,6 +144,25 @@ async def test_a_group_waits_for_all_of_its_rollouts_and_errors_are_not_measured
         assert (group["successes"], group["measured"], group["direction"]) == (2, 2, "harder")
 
 
+async def test_a_report_does_not_wait_for_a_run_that_has_ended(there: Deployment) -> None:
+    run = there.submit()
+    with there.client() as sidecar:
+        trainer = FakeTrainer(sidecar)
+        _, rollouts, credits = await thread(trainer.step, 3)
+        (task,) = await thread(sidecar.draw, 1)
+        part = (await thread(trainer.play, [task]))[:1]
+        body = {"policy_version": 7, "wait_s": 0.0, "rollouts": [vars(part[0])]}
+        async with httpx.AsyncClient(base_url=there.url) as http:
+            waits = await http.post("/v1/pools/kitchen/rollouts", json=body)
+            assert waits.status_code == 202
+            there.store.request_stop(run.id)
+            await until(lambda: there.store.get(run.id).status == "stopped")
+            refused = await http.post("/v1/pools/kitchen/rollouts", json=body)
+        assert refused.status_code == 409, refused.text
+        assert "triforge run start" in refused.json()["detail"]
+        assert await thread(sidecar.report, rollouts, policy_version=0) == credits
+
+
 async def test_a_pair_that_measures_a_rewrite_is_drawn_whole(there: Deployment) -> None:
     there.submit()
     with there.client() as sidecar:

@@ -139,6 +139,10 @@ class Sidecar:
         while True:
             try:
                 reply = self._http.request(method, self._pool + path, json=body, headers=headers)
+            except httpx.UnsupportedProtocol as error:
+                raise RefusedError(
+                    f"address of env_adapter: given {str(self._http.base_url)!r}: {error}"
+                ) from None
             except httpx.TransportError as error:
                 reason, wait = str(error) or type(error).__name__, 0.0
             else:

@@ -80,6 +80,7 @@ class Sidecar:
         deadline = loop.time() + body.wait_s
         while not (reply := await self._reply(places)).complete:
             if loop.time() >= deadline:
+                await asyncio.to_thread(self._store.expect_run, pool)
                 break
             await asyncio.sleep(_POLL_S)
         response.status_code = 200 if reply.complete else 202

@@ -103,6 +103,15 @@ class SidecarStore:
                 places[row.id] = Place(row.id, group.group_id, row.index or 0, replaced)
             return [places[reported.id] for reported in report.rollouts]
 
+    def expect_run(self, pool: str) -> None:
+        """Refuse to wait for credit that nothing gives any more.
+
+        Raises:
+            ConflictError: no run of the pool is played by a trainer.
+        """
+        with self._database.read() as session:
+            trainer_run(session, pool_row(session, pool).id)
+
 
 def trainer_run(session: Session, pool_id: str) -> RunRow:
     """Return the oldest run of a pool that has not ended and is played by a trainer; ConflictError if there is none."""

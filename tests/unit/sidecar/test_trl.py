@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from triforge.sidecar import Credit, DrawnTask, Rollout
+from tests.unit.sidecar.fakes import Count, FakeSidecar, task
 from triforge.sidecar.trl import GRPOTasks
 
 END = 2
@@ -51,44 +51,6 @@ class FakeTrainer:
         return [ids] * len(prompt_ids), [[-0.5] * len(ids)] * len(prompt_ids)
 
 
-class Count:
-    """Won after as many answers as the task asks for."""
-
-    success: bool | None = None
-
-    def __init__(self, drawn: DrawnTask) -> None:
-        self._left = int(drawn.task["params"]["target"])
-
-    def start(self) -> str:
-        return "count"
-
-    def step(self, answer: str) -> tuple[str, bool]:
-        assert answer == "up"
-        self._left -= 1
-        self.success = self._left == 0
-        return f"left {self._left}", self._left == 0
-
-
-class FakeSidecar:
-    """Rewards a success with its place in the report."""
-
-    def __init__(self, *tasks: DrawnTask) -> None:
-        self.tasks, self.reported = [*tasks], list[Rollout]()
-
-    def draw(self, n: int) -> list[DrawnTask]:
-        drawn, self.tasks = self.tasks[:n], self.tasks[n:]
-        return drawn
-
-    def report(self, rollouts: list[Rollout], *, policy_version: int) -> list[Credit]:
-        self.version, self.reported = policy_version, [*rollouts]
-        return [Credit(one.id, reward=float(n)) for n, one in enumerate(rollouts)]
-
-
-def task(name: str, target: int, rollouts: int = 2) -> DrawnTask:
-    ids = tuple(f"{name}{n}" for n in range(rollouts))
-    return DrawnTask(name, ids, [{"role": "user", "content": "go"}], {"params": {"target": target}}, {})  # fmt: skip
-
-
 def grpo(sidecar: FakeSidecar) -> GRPOTasks:
     return GRPOTasks(sidecar, 2)  # type: ignore[arg-type]
 
@@ -129,6 +91,7 @@ def test_rows_in_addition_to_the_rollouts_of_a_task_are_not_reported() -> None:
     rollouts = tasks.play(Count)([None] * 4, FakeTrainer())["rollout"]
     rewards = tasks.reward(prompts=[], completions=[], trainer_state=STATE, rollout=rollouts)
     assert rewards == [0.0, 1.0, 2.0, None]
-    assert ([one.id for one in sidecar.reported], sidecar.version) == (["a0", "a1", "b0"], 7)
+    ((version, reported),) = sidecar.reports
+    assert ([one.id for one in reported], version) == (["a0", "a1", "b0"], 7)
     with pytest.raises(ValueError, match=r"env_adapter\.rollouts"):
         grpo(FakeSidecar(task("a", 1, rollouts=3))).play(Count)([None] * 2, FakeTrainer())
