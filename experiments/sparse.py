@@ -100,11 +100,11 @@ class SparseSettings(Settings):
             ),
             judge_data=replace(
                 WarmStart().judge_data,
-                count=8_001,
+                count=14_001,
                 reference=True,
                 generate=(_SPARSE, _SPARSE, SHOWN | {"horizon": _HORIZON}),
             ),
-            judge=SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=1300),
+            judge=SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=2600),
         )
     )
 
