@@ -25,6 +25,9 @@ BEST = "O*"
 PLANNED = (("R", BEST), ("R", "P"), ("P", BEST), ("E", "R"))
 """The first of each pair is to be above the second."""
 
+STUCK = 0.02
+"""A seed is left out if its policy succeeds less often than this with votes that are always right: it never does what they could praise."""
+
 _HORIZON = 24
 _ALONE = {"use_votes": False, "train_reward_model": False}
 _VOTES = {"estimator": "within", "lam": 0.4, "reward_band": "none"}
@@ -174,16 +177,20 @@ def taught(settings: SparseSettings, seed: int, tell: Callable[[str], None]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseComparison(Comparison):
-    """The page; the better arm without votes stands for both in the planned tests."""
+    """The page; the better arm without votes stands for both in the planned tests, and seeds that learn from nothing are left out."""
 
     def write(self, results: Results, steps: int, page: Page) -> str:
         """Return the whole page."""
         value = at_end(next(iter(self.measures)))
+        planted = by_seed(results, "planted", value)
+        stuck = sorted(seed for seed, success in planted.items() if success < STUCK)
+        results = {job: found for job, found in results.items() if job[1] not in stuck}
         means = {a: by_seed(results, a, value) for a in ("O", "O_index")}
         best = max(means, key=lambda a: sum(means[a].values()) / max(1, len(means[a])))
         alias = {(BEST, seed): found for (arm, seed), found in results.items() if arm == best}
         text = super().write({**results, **alias}, steps, page)
-        return f"{text}\n`{BEST}` is `{best}`.\n"
+        left_out = f" Seeds left out by the plan's rule: {', '.join(map(str, stuck)) or 'none'}."
+        return f"{text}\n`{BEST}` is `{best}`.{left_out}\n"
 
 
 _FULL = SparseSettings()

@@ -61,3 +61,12 @@ def test_the_page_compares_with_the_better_arm_without_votes(tmp_path: Path) -> 
     text = STUDY.compared.write(results, 30, page)
     assert f"`{BEST}` is `O_index`" in text
     assert "+0.100" in text
+    assert "rule: none." in text
+    results["planted", SEEDS[1]]["evaluations"] = [
+        {"step": 0.0, "sampled": 0.0},
+        {"step": 20.0, "sampled": 0.01},
+    ]
+    text = STUDY.compared.write(results, 20, page)
+    assert f"rule: {SEEDS[1]}." in text
+    row = next(line for line in text.splitlines() if line.startswith(f"| {SEEDS[1]} "))
+    assert not any(cell.strip() for cell in row.split("|")[2:])
