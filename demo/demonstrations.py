@@ -57,8 +57,8 @@ def write_demonstrations(
     tasks. `rates` are those of `Carelessness`; `flip_rate` of the transcripts' labels are wrong. For a `judge`, `judge.jsonl` has
     a chat for each step, with a `reference` solution in sight or without; those of an episode are trained on `together`.
     """
-    terse = parse_model(PlayOptions, options, "household options").wording == "terse"
-    words = vocabulary(options) if terse else []
+    play = parse_model(PlayOptions, options, "household options")
+    words = vocabulary(options) if play.wording == "terse" else []
     kinds = [generate] if isinstance(generate, Mapping) else generate
     tasks = [
         task
@@ -71,7 +71,6 @@ def write_demonstrations(
     chats = [json.dumps({"messages": list(shown.messages[:-1])}) for shown in played]
     transcripts = [_transcript(shown, flips, flip_rate) for shown in played]
     if reference:
-        play = parse_model(PlayOptions, options, "household options")
         for task, transcript in zip(tasks, transcripts, strict=True):
             transcript["reference"] = "\n".join(FAMILY.solution(world_of(task), play) or ())
     files = {"policy.jsonl": chats, "transcripts.jsonl": [*map(json.dumps, transcripts)]}

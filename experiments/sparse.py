@@ -79,7 +79,7 @@ _SPARSE = HARD | {"horizon": _HORIZON, "commands": [7, 12], "goals": ["heat", "c
 
 @dataclass(frozen=True, kw_only=True)
 class SparseSettings(Settings):
-    """How much is played: tasks that need a treatment, and a policy whose demonstrations nearly always forgot it."""
+    """How much is played: tasks that need a treatment, and a policy that was trained to forget it."""
 
     options: ClassVar[Mapping[str, Any]] = {"wording": "terse", "labels": "progress"}
 
