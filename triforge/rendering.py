@@ -367,16 +367,20 @@ class Renderer:
         literal: list[str] = []
         lead = self._borders.lead(last=last)
         text = lead + self._guard(_text_of(message), literal)
-        ids = self._encode(text, literal, behind=self._borders.opened)
+        return [*self._encode(text, literal, behind=self._borders.opened), *self._answer_end]
+
+    @cached_property
+    def _answer_end(self) -> list[int]:
+        """The ids from the end of an answer's text to the token that ends the answer."""
         user = [ChatMessage(role="user", content=".")]
         for border in (self._borders.last(self._behind([]), self.eos_ids), self._border(user, [])):
             if border.end is not None:
-                return [*ids, *border.ids[: border.end + 1]]
+                return [*border.ids[: border.end + 1]]
         if not self.eos_ids:
             raise InputError(
                 "the model folder names no token that ends an answer; expected eos_token_id in generation_config.json"
             )
-        return [*ids, self.eos_ids[0]]
+        return [self.eos_ids[0]]
 
     def _shown(self, messages: Sequence[ChatMessage], literal: list[str]) -> list[dict[str, Any]]:
         """Return messages as templates take them. Control strings in contents become placeholders that index `literal`."""
