@@ -130,6 +130,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--random-rate", type=json.loads, default=0.2, help="share of random commands, or a list")
     add("--forget-rate", type=json.loads, default=0.5, help="of forgotten treatments, or a list")
     add("--inadmissible-share", type=float, default=0.3, help="of the random commands")
+    add("--confuse-rate", type=json.loads, default=0.0, help="of other goals at first, or a list")
     add("--flip-rate", type=float, default=0.0, help="share of wrong labels")
     add("--judge", action="store_true", help="also write chats for a judge")
     add("--together", action="store_true", help="of an episode, trained on in one update")

@@ -26,7 +26,7 @@ class Demonstrations:
     """How many episodes are demonstrated, and how carelessly (see `demo.demonstrations`).
 
     Attributes:
-        random_rate, forget_rate: of several rates each episode has the next one.
+        random_rate, forget_rate, confuse_rate: of several rates each episode has the next one.
         together: the votes on an episode train a judge in one update, which computes the episode once.
         reference: the judge sees a solution of the task.
         generate: options of the generator, of which each makes an equal share of the tasks; empty for those of the settings.
@@ -37,6 +37,7 @@ class Demonstrations:
     forget_rate: float | tuple[float, ...]
     inadmissible_share: float
     flip_rate: float = 0.0
+    confuse_rate: float | tuple[float, ...] = 0.0
     together: bool = False
     reference: bool = False
     generate: tuple[dict[str, Any], ...] = ()
@@ -73,7 +74,9 @@ class WarmStart:
         together=True,
     )
     policy: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=16, steps=1600)
-    judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=1100)
+    judge: SupervisedSettings | None = SupervisedSettings(
+        learning_rate=3e-3, batch_rows=96, steps=1100
+    )
     lapse: Lapse | None = None
 
     def fields(self) -> dict[str, Any]:
@@ -83,7 +86,7 @@ class WarmStart:
         if not lapse:
             del found["lapse"]
         for data in (found["policy_data"], found["judge_data"], *lapse):
-            for name in ("together", "reference", "generate"):
+            for name in ("together", "reference", "generate", "confuse_rate"):
                 if not data[name]:
                     del data[name]
         return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 import tempfile
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from experiments.judge_data import add_labelled
 from experiments.one_process import OneProcess
 from experiments.record import KEPT, Models, Result, Tell, silent
 from experiments.rewriters import REWRITERS
@@ -56,7 +56,7 @@ class Run(LoopHooks):
         settings: how much is played.
         models: what it starts from.
         folder: for its database and artifacts.
-        keep: folder that the judge is copied to at the end; None copies nothing.
+        labelled: file for the labelled rollouts of the training steps, as chats for a judge; None writes none.
         tell: gets each step and evaluation at once, then the rest: a line of the run's file each (`jobs.read`).
     """
 
@@ -69,11 +69,11 @@ class Run(LoopHooks):
         models: Models,
         folder: Path,
         tell: Tell,
-        keep: Path | None = None,
+        labelled: Path | None = None,
     ) -> None:
         self._name, self._arm, self._seed, self._settings = name, arm, seed, settings
         self._models, self._folder, self._tell = models, folder, tell
-        self._keep = keep
+        self._labelled = labelled
         self._paths = {
             "policy": str(models.policy),
             "reward": str(models.reward),
@@ -116,9 +116,6 @@ class Run(LoopHooks):
             self._pool = (await self._deployment.create_pool(request)).id
             await self._train()
             self._measure()
-            if self._keep:
-                served = (await self._deployment.models["reward"].weights()).uri
-                await asyncio.to_thread(shutil.copytree, served, self._keep)
         self._result.seconds = time.monotonic() - started
         known = ("arm", "seed", "late", "tasks", "seconds")
         self._tell({name: getattr(self._result, name) for name in known})
@@ -150,8 +147,11 @@ class Run(LoopHooks):
         groups: Sequence[JudgedGroup],
         samples: Samples,  # noqa: ARG002
     ) -> Measures:
-        """Measure votes."""
+        """Measure votes, and write what a judge can be taught by."""
         self._votes.measure(step, groups)
+        if self._labelled:
+            options = dict(self._settings.options)
+            await asyncio.to_thread(add_labelled, self._labelled, groups, self.task, options)
         return {}
 
     async def evaluates(self, step: int) -> bool:
@@ -246,9 +246,11 @@ def play(
     models: Models,
     *,
     tell: Tell = silent,
-    keep: Path | None = None,
+    labelled: Path | None = None,
 ) -> Result:
     """Play one run in this process."""
     random.seed(seed)
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(Run(name, arm, seed, settings, models, Path(folder), tell, keep).play())
+        return asyncio.run(
+            Run(name, arm, seed, settings, models, Path(folder), tell, labelled).play()
+        )

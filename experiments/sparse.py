@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from demo.settings import Demonstrations, DemoSettings, Lapse, SupervisedSettings, WarmStart
-from demo.warm_start import alone, tiny_models
+from demo.warm_start import alone, judge_of, tiny_models
 from experiments.comparison import Comparison
 from experiments.report import Page, Results, at_end, by_seed
 from experiments.settings import HARD, QUICK, SHOWN, Arm, Kind, Settings
@@ -57,7 +56,7 @@ def _arm(title: str, options: Mapping[str, Any], *sections: Mapping[str, Any]) -
 ARMS = {
     "O": _arm("outcome only, whole trajectories compared", {**_ALONE, "estimator": "group"}),
     "O_index": _arm("outcome only, steps of equal index compared", _ALONE),
-    "P": _arm("votes of a judge that was taught along another policy's run, frozen", _FROZEN),
+    "P": _arm("votes of a judge that was taught by rollouts of other policies, frozen", _FROZEN),
     "R": _arm("votes of the same judge, taught each step by labels of a tenth of the rollouts", _TAUGHT, _AUDIT),
     "F": _arm("votes of the same judge, taught each step without labels", _VOTES | {"judge_target": "monte_carlo"}, _GUARDED),
     "E": _arm("R, tasks adapted", _TAUGHT, _AUDIT, _REWRITES),
@@ -71,9 +70,13 @@ ARMS = {
     "R_rare": _arm("R, the judge taught every tenth step", _TAUGHT, {"methods": {"audit": {"train_every": 10}}}),
     **{f"F_{target}": _arm(f"F with the target {target}", _VOTES | {"judge_target": target}, _GUARDED) for target in ("published", "centred")},
 }  # fmt: skip
-TEACHES = _arm("a judge taught by labels of a quarter of the rollouts", _TAUGHT, _AUDIT, {"reward": {"audit_share": 0.25}})  # fmt: skip
-"""The run along which the judge of P, R and the other arms is taught, with the policy of another seed."""
+TEACHERS = ("O_index", "planted")
+"""The arms whose rollouts, of other seeds' policies, the judge of P, R and the other arms is taught by."""
 
+OTHERS = 2
+"""Seeds whose runs teach the judge of a seed: the next ones in the list."""
+
+_JUDGE = SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=4000)
 _SPARSE = HARD | {"horizon": _HORIZON, "commands": [7, 12], "goals": ["heat", "cool", "clean"]}
 
 
@@ -104,12 +107,15 @@ class SparseSettings(Settings):
             judge_data=replace(
                 WarmStart().judge_data,
                 count=14_001,
+                confuse_rate=(0.0, 0.0, 0.5, 0.5, 1.0),
                 reference=True,
                 generate=(_SPARSE, _SPARSE, SHOWN | {"horizon": _HORIZON}),
             ),
-            judge=SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=2600),
+            judge=None,
         )
     )
+    judge: SupervisedSettings = _JUDGE
+    """Training of the judge, on what the warm start has and on rollouts of other seeds."""
 
     def pool(self) -> tuple[Kind, ...]:
         """Return the one kind of tasks."""
@@ -123,18 +129,30 @@ class SparseSettings(Settings):
         )
 
     def models(self, seed: int, tell: Callable[[str], None]) -> tuple[Path, Path]:
-        """Return the policy of the seed, and the judge that was taught along the run of the next seed's policy."""
+        """Return the policy of the seed, and the judge that was taught by runs of the next seeds' policies."""
         policy, _ = tiny_models(self.warm_start(seed), tell)
-        return policy, taught(self, _next(seed), tell)
+        return policy, taught(self, seed, tell)
 
     def short(self) -> SparseSettings:
         """As little as shows that everything runs."""
         few = tuple(replace(kind, train=8, heldout=4) for kind in self.tasks)
         judged = replace(QUICK.judge_data, reference=True)
         warm = replace(
-            QUICK, judge_data=judged, lapse=Lapse(data=QUICK.policy_data, job=QUICK.policy)
+            QUICK,
+            judge=None,
+            judge_data=judged,
+            lapse=Lapse(data=QUICK.policy_data, job=QUICK.policy),
         )
-        return replace(self, steps=2, groups=4, rollouts=2, late_evals=(0,), warm=warm, tasks=few)
+        return replace(
+            self,
+            steps=2,
+            groups=4,
+            rollouts=2,
+            late_evals=(0,),
+            warm=warm,
+            tasks=few,
+            judge=QUICK.policy,
+        )
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """Return the run's configuration: what all arms share, then the arm's options and sections."""
@@ -151,28 +169,45 @@ class SparseSettings(Settings):
         return merge(document, arm.config["sections"])
 
 
-def _next(seed: int) -> int:
-    """Return the seed that comes after one in its list, the first after the last."""
-    ring = SEEDS if seed in SEEDS else (*TUNING_SEEDS, seed)
-    return ring[(ring.index(seed) + 1) % len(ring)]
+def others(seed: int) -> list[int]:
+    """Return the seeds that come after one in its list, the first after the last."""
+    ring = SEEDS if seed in SEEDS else dict.fromkeys((*TUNING_SEEDS, seed))
+    seeds = [*ring]
+    place = seeds.index(seed)
+    return [seeds[(place + ahead) % len(seeds)] for ahead in range(1, OTHERS + 1)]
 
 
 def taught(settings: SparseSettings, seed: int, tell: Callable[[str], None]) -> Path:
-    """Return the judge after the run of a seed in which labels of all rollouts teach it; from the cache if it was made before."""
+    """Return the judge of a seed, trained on demonstrations and on labelled rollouts of other seeds; from the cache if it was made before."""
+    folder = cache_folder() / "experiments" / f"judge-{_teaching(settings)}-{seed}"
+    with alone(folder):
+        if not (folder / "config.json").is_file():
+            further = [_rollouts(settings, arm, s, tell) for s in others(seed) for arm in TEACHERS]
+            tell(f"training the judge of seed {seed}")
+            judge_of(settings.warm_start(seed), further, settings.judge, folder)
+    return folder
+
+
+def _teaching(settings: SparseSettings) -> str:
+    """Return the short name of all that goes into a judge, without its seed."""
+    return digest(settings, Arm(title="", config={arm: ARMS[arm].config for arm in TEACHERS}))
+
+
+def _rollouts(settings: SparseSettings, arm: str, seed: int, tell: Callable[[str], None]) -> Path:
+    """Return the labelled rollouts of a run; from the cache if it was played before."""
     from experiments.loop import play  # noqa: PLC0415  torch
     from experiments.record import Models  # noqa: PLC0415
 
-    parts = digest(settings, TEACHES)
-    folder = cache_folder() / "experiments" / f"judge-{parts}-{seed}"
-    with alone(folder):
-        if not (folder / "config.json").is_file():
-            tell(f"teaching a judge along the run of seed {seed}")
-            policy, judge = tiny_models(settings.warm_start(seed), tell)
-            part = folder.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            play("judge", TEACHES, seed, settings, Models(policy, judge, None), keep=part)
-            part.replace(folder)
-    return folder
+    path = cache_folder() / "experiments" / f"rollouts-{_teaching(settings)}-{arm}-{seed}.jsonl"
+    with alone(path):
+        if not path.is_file():
+            tell(f"playing arm {arm} of seed {seed} for the judges of other seeds")
+            policy, judge = tiny_models(settings.warm_start(seed), tell)  # which nothing asks
+            part = path.with_suffix(".part")
+            part.unlink(missing_ok=True)
+            play(arm, ARMS[arm], seed, settings, Models(policy, judge, None), labelled=part)
+            part.replace(path)
+    return path
 
 
 @dataclass(frozen=True, kw_only=True)

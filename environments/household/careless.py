@@ -1,7 +1,7 @@
 """A careless player of the household: it searches as the expert does, and errs in a systematic way.
 
-In some episodes it forgets to clean, heat or cool and carries the object to the goal as it is; at some steps it gives a random
-command. A tiny policy imitates it first, so that training has something to improve.
+In some episodes it forgets to clean, heat or cool and carries the object to the goal as it is, or first does what another task would
+ask; at some steps it gives a random command. A tiny policy imitates it first, so that training has something to improve.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Literal
 
+from environments.household.catalogue import DEVICE, GoalType
 from environments.household.episode import Episode
 from environments.household.params import PlayOptions
 from environments.household.planner import Expert
@@ -29,17 +30,24 @@ SMALL: Final[dict[str, Any]] = {
 }  # fmt: skip
 """Options of games that a model of 0.1 M parameters can learn; three of the four types of goals need a treatment."""
 
+_REMEMBERS: Final = 1 / 8
+_TREATED: Final[tuple[GoalType, ...]] = ("clean", "heat", "cool")
 _PLACE_VERBS: Final[tuple[Verb, ...]] = ("go", "open", "close")
 _THING_VERBS: Final[tuple[Verb, ...]] = ("take", "put", "clean", "heat", "cool")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Carelessness:
-    """Shares: of the steps that are random commands, of the treatments that are forgotten, of inadmissible random commands."""
+    """Shares: of the steps that are random commands, of the treatments that are forgotten, of inadmissible random commands.
+
+    `confuse_rate` is the share of the episodes that begin with another goal: another treatment, object or place, by lot. The player
+    remembers the task when it has done that, or at any step with a chance of one in eight.
+    """
 
     random_rate: float = 0.12
     forget_rate: float = 0.6
     inadmissible_share: float = 0.3
+    confuse_rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +75,38 @@ def demonstrate(
     episode = Episode(world, options, text)
     forgetful = goal.type in TREATMENTS and rng.random() < careless.forget_rate
     pursued = Goal("place", goal.object, goal.target) if forgetful else goal
-    expert = Expert(world, pursued)
+    confused = careless.confuse_rate > 0.0 and rng.random() < careless.confuse_rate
+    goals = [_other_goal(world, rng), pursued] if confused else [pursued]
+    experts = [Expert(world, one) for one in goals]
     reset = episode.start()
     chat = [{"role": "system", "content": reset.system}] if reset.system else []
     chat.append({"role": "user", "content": reset.observation.text})
     labels: list[Literal[-1, 1]] = []
     noisy: list[bool] = []
     while not episode.done:
+        if goals[1:] and (world.won(episode.state, goals[0]) or rng.random() < _REMEMBERS):
+            goals, experts = goals[1:], experts[1:]
         noisy.append(rng.random() < careless.random_rate)
         if noisy[-1]:
             response = _at_random(episode, rng, careless.inadmissible_share)
         else:
-            response = _intended(episode, rng, expert, pursued)
+            response = _intended(episode, rng, experts[0], goals[0])
         result = episode.play(response)
         assert result.label is not None
         labels.append(result.label)
         chat.append({"role": "assistant", "content": response})
         chat.append({"role": "user", "content": result.observation.text})
-        expert.see(episode.state)
+        for expert in experts:
+            expert.see(episode.state)
     return Demonstration(text, tuple(chat), tuple(labels), tuple(noisy), episode.success, forgetful)
+
+
+def _other_goal(world: World, rng: Random) -> Goal:
+    """Return a goal by lot: a treatment that the room has a place for or none, and any kind of object and place in the room."""
+    things = sorted({thing.kind for thing in world.objects})
+    places = sorted({place.kind for place in world.receptacles})
+    types: list[GoalType] = ["place", *(one for one in _TREATED if DEVICE[one] in places)]
+    return Goal(rng.choice(types), rng.choice(things), rng.choice(places))
 
 
 def _intended(episode: Episode, rng: Random, expert: Expert, goal: Goal) -> str:

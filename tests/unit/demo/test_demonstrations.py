@@ -84,6 +84,21 @@ def test_a_forgetful_demonstrator_delivers_untreated_things_and_wanders_until_th
             assert not {"clean", "heat"} & {response.split()[0] for response in responses}
 
 
+def test_a_confused_demonstrator_does_first_what_other_tasks_ask() -> None:
+    careful = shown(random_rate=0.0)
+    confused = shown(random_rate=0.0, confuse_rate=1.0)
+    assert careful == shown(random_rate=0.0, confuse_rate=0.0)
+    wrong = [
+        (demonstration, label, message["content"])
+        for demonstration in confused
+        for label, message in zip(demonstration.labels, demonstration.messages[1::2], strict=True)
+        if label == -1
+    ]
+    assert {said.split()[0] for _, _, said in wrong} >= {"take", "clean", "heat", "cool", "put"}
+    assert sum(d.success for d in confused) > len(confused) / 4, "it remembers the task"
+    assert 1 in {label for d in confused for label in d.labels}
+
+
 def test_the_rates_are_kept() -> None:
     noisy = [flag for d in shown(random_rate=0.25) for flag in d.noisy]
     assert 0.2 < sum(noisy) / len(noisy) < 0.3

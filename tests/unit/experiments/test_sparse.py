@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 from experiments.loop import play
 from experiments.record import Models
 from experiments.report import Page
-from experiments.sparse import ARMS, BEST, MAIN, SEEDS, STUDY, TEACHES, TUNING_SEEDS, SparseSettings
+from experiments.sparse import ARMS, BEST, MAIN, SEEDS, STUDY, TUNING_SEEDS, SparseSettings, others
 from triforge.config import RunConfig, parse
+from triforge.rollout.verdicts import ANSWERS
 
 MODELS = {"policy": "p", "reward": "j", "rewriter": "r"}
 
@@ -32,18 +34,27 @@ def test_arms_differ_by_votes_by_what_teaches_the_judge_and_by_rewrites() -> Non
     assert not {*SEEDS} & {*TUNING_SEEDS}
 
 
-@pytest.mark.parametrize("arm", ["R", "E"])
-def test_an_arm_goes_round_and_its_judge_may_be_kept(
+@pytest.mark.parametrize("arm", ["planted", "E"])
+def test_an_arm_goes_round_and_its_labelled_rollouts_may_teach_a_judge(
     arm: str, models: Models, tmp_path: Path
 ) -> None:
     settings = STUDY.quick
     assert isinstance(settings, SparseSettings)
     settings = replace(settings, steps=1)
-    kept = tmp_path / "judge"
-    chosen = {"R": TEACHES}.get(arm, ARMS[arm])
-    result = play(arm, chosen, 7, settings, models, keep=kept)
+    file = tmp_path / "judge.jsonl"
+    result = play(arm, ARMS[arm], 7, settings, models, labelled=file)
     assert len(result.evaluations) == 2
-    assert (kept / "config.json").is_file()
+    chats = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len({chat["group"] for chat in chats}) == settings.groups * settings.rollouts
+    assert {chat["messages"][-1]["content"] for chat in chats} <= set(ANSWERS.values())
+    assert all(" ? put " in chat["messages"][0]["content"] for chat in chats), "a solution ends so"
+
+
+def test_a_judge_is_taught_by_runs_of_other_seeds_and_never_by_its_own() -> None:
+    assert others(SEEDS[-1]) == list(SEEDS[:2])
+    assert others(961) == [962, 963]
+    assert others(7) == [961, 962]
+    assert all(seed not in others(seed) for seed in (*SEEDS, *TUNING_SEEDS, 0))
 
 
 def test_the_page_compares_with_the_better_arm_without_votes(tmp_path: Path) -> None:
