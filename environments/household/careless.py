@@ -6,7 +6,7 @@ ask; at some steps it gives a random command. A tiny policy imitates it first, s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, Literal
 
@@ -30,7 +30,6 @@ SMALL: Final[dict[str, Any]] = {
 }  # fmt: skip
 """Options of games that a model of 0.1 M parameters can learn; three of the four types of goals need a treatment."""
 
-_REMEMBERS: Final = 1 / 8
 _TREATED: Final[tuple[GoalType, ...]] = ("clean", "heat", "cool")
 _PLACE_VERBS: Final[tuple[Verb, ...]] = ("go", "open", "close")
 _THING_VERBS: Final[tuple[Verb, ...]] = ("take", "put", "clean", "heat", "cool")
@@ -41,7 +40,7 @@ class Carelessness:
     """Shares: of the steps that are random commands, of the treatments that are forgotten, of inadmissible random commands.
 
     `confuse_rate` is the share of the episodes that begin with another goal: another treatment, object or place, by lot. The player
-    remembers the task when it has done that, or at any step with a chance of one in eight.
+    remembers the task when it has done that, or has treated the object of its own goal.
     """
 
     random_rate: float = 0.12
@@ -84,7 +83,7 @@ def demonstrate(
     labels: list[Literal[-1, 1]] = []
     noisy: list[bool] = []
     while not episode.done:
-        if goals[1:] and (world.won(episode.state, goals[0]) or rng.random() < _REMEMBERS):
+        if goals[1:] and (world.won(episode.state, goals[0]) or _treated(world, episode, goals[0])):
             goals, experts = goals[1:], experts[1:]
         noisy.append(rng.random() < careless.random_rate)
         if noisy[-1]:
@@ -102,11 +101,19 @@ def demonstrate(
 
 
 def _other_goal(world: World, rng: Random) -> Goal:
-    """Return a goal by lot: a treatment that the room has a place for or none, and any kind of object and place in the room."""
-    things = sorted({thing.kind for thing in world.objects})
+    """Return the goal with another treatment or none (half of the time), another object or another place, as far as the room has them."""
+    goal, things = world.goal, sorted({thing.kind for thing in world.objects})
     places = sorted({place.kind for place in world.receptacles})
     types: list[GoalType] = ["place", *(one for one in _TREATED if DEVICE[one] in places)]
-    return Goal(rng.choice(types), rng.choice(things), rng.choice(places))
+    treated = [replace(goal, type=one) for one in types if one != goal.type]
+    other = [replace(goal, object=one) for one in things if one != goal.object]
+    elsewhere = [replace(goal, target=one) for one in places if one != goal.target]
+    return rng.choice(rng.choice([one for one in (treated, treated, other, elsewhere) if one]))
+
+
+def _treated(world: World, episode: Episode, goal: Goal) -> bool:
+    things = range(len(world.objects))
+    return goal.type in TREATMENTS and any(world.meets(episode.state, i, goal) for i in things)
 
 
 def _intended(episode: Episode, rng: Random, expert: Expert, goal: Goal) -> str:
