@@ -1,12 +1,12 @@
 # ruff: noqa: T201 (a command that prints)
 """`make conformance`, its part about the sidecar: the whole scripts of docs/sidecar.md, with the real packages.
 
-    python -m scripts.sidecar_conformance [NAME...]  runs them; the sidecar is killed in the middle, and they go on. `in_trl` also trains with
-                                                     and without the sidecar, and compares
+    python -m scripts.sidecar_conformance [NAME...]  runs them; the sidecar is killed in the middle, and they go on
     python -m scripts.sidecar_conformance --record   also writes their first requests and answers to tests/contract/sidecar/
 
-The judge and the rewriter are scripted, and so is the policy of verifiers. Each package runs in an environment of its own
-(`.venv-trl`, `.venv-verifiers`, `.venv-verl`); what it lacks of ours is found behind its own packages.
+`in_trl` also trains with and without the sidecar, and compares; `routes` is schemathesis. The judge and the rewriter are scripted,
+and so is the policy of verifiers. Each package runs in an environment of its own (`.venv-trl`, `.venv-verifiers`, `.venv-verl`,
+`.venv-schemathesis`); what it lacks of ours is found behind its own packages.
 """
 
 from __future__ import annotations
@@ -27,13 +27,20 @@ from typing import Any, Final
 from scripts.calling import ROOT
 from scripts.sidecar_conformance.expert import Expert
 from scripts.sidecar_conformance.programs import BEGINNER, TASKS, begin, beginner_folder
+from scripts.sidecar_conformance.routes import fuzz
 from scripts.sidecar_conformance.same_rollouts import compare
-from scripts.virtual_environments import ensure_files, ensure_trl, ensure_verl
+from scripts.virtual_environments import (
+    ensure_files,
+    ensure_schemathesis,
+    ensure_trl,
+    ensure_verl,
+)
 from tests.service.sidecar_services import CONFIG, Deployment
 from tests.service.test_policy_http import serving
 
 _PAGE: Final = ROOT / "docs" / "sidecar.md"
 _SCRIPT: Final = r"<!-- example: {}\.py -->\n```python\n(.*?)```"
+_ROUTES: Final = "routes"
 _LIMIT_S: Final = 1800.0
 _KEPT: Final = 2  # tasks and rollouts of a message in a recorded exchange
 
@@ -71,7 +78,7 @@ async def run(name: str, trainer: Trainer, folder: Path) -> list[dict[str, Any]]
         stack.push_async_callback(deployment.close)
         policy, _ = await stack.enter_async_context(serving(Expert(deployment).app()))
         process = await begin(
-            python, trainer.program or script, folder, stack, TRIFORGE_ENV_ADAPTER_URL=deployment.url,
+            folder, stack, python, trainer.program or script, TRIFORGE_ENV_ADAPTER_URL=deployment.url,
             MODEL=str(model), OPENAI_BASE_URL=f"{policy}/v1", OPENAI_API_KEY="unasked",
         )  # fmt: skip
         async with asyncio.timeout(_LIMIT_S):
@@ -103,10 +110,14 @@ def shortened(exchange: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.sidecar_conformance")
     parser.add_argument("--record", action="store_true", help="write the exchanges for the tests")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRAINERS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join([_ROUTES, *TRAINERS]))
     given = parser.parse_args()
-    names, record = given.names, given.record
-    for name in names or TRAINERS:
+    names, record = given.names or [_ROUTES, *TRAINERS], given.record
+    for name in names:
+        if name == _ROUTES:
+            for keyed in (False, True):
+                asyncio.run(fuzz(ensure_schemathesis(), keyed=keyed))
+            continue
         with tempfile.TemporaryDirectory() as folder:
             exchange = asyncio.run(run(name, TRAINERS[name], Path(folder)))
         if name == "in_trl":

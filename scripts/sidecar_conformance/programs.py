@@ -27,12 +27,12 @@ def beginner_folder() -> Path:
 
 
 async def begin(
-    python: Path, program: Path, folder: Path, stack: contextlib.AsyncExitStack, **given: str
+    folder: Path, stack: contextlib.AsyncExitStack, python: Path, *words: str | Path, **given: str
 ) -> asyncio.subprocess.Process:
-    """Start a program in a folder, with these environment variables; it is killed at the end of the stack if it still runs."""
+    """Start an interpreter in a folder, with these environment variables; it is killed at the end of the stack if it still runs."""
     (folder / "sitecustomize.py").write_text(_BEHIND.format(sysconfig.get_path("purelib")))
     process = await asyncio.create_subprocess_exec(
-        python, program, cwd=folder,
+        python, *words, cwd=folder,
         env=os.environ | {
             "PATH": f"{python.parent}:{os.environ['PATH']}", "HOME": str(folder), "PYTHONPATH": f"{folder}:{ROOT}",
             "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TRL_EXPERIMENTAL_SILENCE": "1", **given,

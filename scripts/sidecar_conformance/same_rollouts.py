@@ -61,7 +61,7 @@ async def _train(python: Path, folder: Path, **given: str) -> Done:
     out = folder / "done.json"
     async with contextlib.AsyncExitStack() as stack:
         process = await begin(
-            python, _PROGRAM, folder, stack, MODEL=str(beginner_folder()), STEPS=str(_STEPS), OUT=str(out), **given,
+            folder, stack, python, _PROGRAM, MODEL=str(beginner_folder()), STEPS=str(_STEPS), OUT=str(out), **given,
         )  # fmt: skip
         assert await process.wait() == 0, f"{_PROGRAM.name} ended with {process.returncode}"
     found: Done = json.loads(out.read_text(encoding="utf-8"))
