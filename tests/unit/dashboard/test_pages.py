@@ -211,7 +211,11 @@ async def test_of_a_policy_that_another_trainer_has_only_its_rollouts_are_shown(
         pages = [(await http.get(f"/runs/{run.run_id}{path}")).text for path in paths]
     await apis.close()
     database.close()
-    marks = [('scope="col">policy<', "rows trained on"), ("left out of training",), ("/tokens",)]
+    marks = [
+        ('scope="col">policy<', "rows trained on"),
+        ("left out of training", 'class="number">stale<'),
+        ("/tokens",),
+    ]
     for page, of_policy in zip(pages, marks, strict=True):
         assert {mark in page for mark in of_policy} == {player == "workers"}
     assert ("its own trainer" in pages[0]) == (player == "trainer")
