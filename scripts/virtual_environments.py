@@ -16,6 +16,7 @@ from scripts.calling import ROOT, call
 CONFORMANCE = Path(__file__).parent / "openenv_conformance"
 TRL = "trl==1.16.0"
 VERL = ("verl==0.9.1", "TransferQueue==0.1.11")
+SCHEMATHESIS = "schemathesis==4.32.5"
 _PINNED = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy")
 _INSTALL_S = 3600.0
 
@@ -73,6 +74,11 @@ def ensure_verl() -> Path:
     venv = Path(os.environ.get("VERL_VENV") or ROOT / ".venv-verl").resolve()
     seal = "\n".join([torch, *VERL, needs.read_text(encoding="utf-8")]).encode()
     return ensure(venv, [[torch], ["-r", str(needs)], ["--no-deps", *VERL]], seal)
+
+
+def ensure_schemathesis() -> Path:
+    """Return the interpreter that has schemathesis, in `.venv-schemathesis`."""
+    return ensure(ROOT / ".venv-schemathesis", [[SCHEMATHESIS]], SCHEMATHESIS.encode())
 
 
 def _pins() -> tuple[str, list[str]]:

@@ -67,6 +67,11 @@ class EnvRLOptions(MethodOptions):
         """Whether transitions become rows."""
         return self.wants("sp") or self.wants("id")
 
+    @property
+    def needs_policy(self) -> str:
+        """Return the method if transitions become rows of the policy."""
+        return "methods.envrl" if self.wanted else ""
+
     def wants(self, objective: Objective) -> bool:
         """Return whether rows of an objective are made."""
         return self.measure or (self.sp if objective == "sp" else self.id).lambda0 > 0

@@ -38,6 +38,11 @@ class PaRlOptions(MethodOptions, CriticOptions):
         """The offline run."""
         return {"offline_run": self.offline_run} if self.offline_run else {}
 
+    @property
+    def needs_policy(self) -> str:
+        """Return the method, whose critic selects the responses of the policy."""
+        return "methods.pa_rl"
+
     def conflicts(self, config: RunConfig) -> Conflicts:
         """Refuse a critic that no strategy reads, and edits of responses that have to match an expression."""
         section = config.env_adapter

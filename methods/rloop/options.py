@@ -31,6 +31,11 @@ class RLoopOptions(MethodOptions):
     pass_k: Positive = 32
     """Tries of which one has to succeed in the measure `archive/pass`."""
 
+    @property
+    def needs_policy(self) -> str:
+        """Return the method, which fine-tunes the policy."""
+        return "methods.rloop"
+
     def conflicts(self, config: RunConfig) -> Iterator[tuple[bool, str]]:
         """Refuse phases that would overlap, and rollouts or models that cannot be fine-tuned."""
         bound, algorithm = config.run.staleness_bound, config.algorithm.resolved

@@ -30,3 +30,8 @@ class StarPOOptions(MethodOptions):
     square of it. 0 measures none."""
     stop: bool = False
     """Stop the run if the alarm `spread` or `held_out` is on."""
+
+    @property
+    def needs_policy(self) -> str:
+        """Return the option with which the policy's engines score thoughts, if it is set."""
+        return f"methods.starpo.prompts = {self.prompts}" if self.prompts else ""

@@ -44,6 +44,11 @@ class VlmRlOptions(MethodOptions):
     encoder: Literal["service", "colours"] = "service"
     """The model at `TRIFORGE_ENCODER_URL`, or a built-in that only knows names of colours, for trials and tests."""
 
+    @property
+    def needs_policy(self) -> str:
+        """Return the scores, which are those of screenshots."""
+        return "reward.kind = 'vlm_rl'"
+
     def addresses(self, config: RunConfig) -> tuple[str, ...]:
         """Return the address of the encoder, if it is a service."""
         return ("encoder",) if self.encoder == "service" and _scores(config) else ()

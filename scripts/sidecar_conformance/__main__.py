@@ -4,8 +4,9 @@
     python -m scripts.sidecar_conformance [NAME...]  runs them; the sidecar is killed in the middle, and they go on
     python -m scripts.sidecar_conformance --record   also writes their first requests and answers to tests/contract/sidecar/
 
-The judge and the rewriter are scripted, and so is the policy of verifiers. Each package runs in an environment of its own
-(`.venv-trl`, `.venv-verifiers`, `.venv-verl`); what it lacks of ours is found behind its own packages.
+`in_trl` also trains with and without the sidecar, and compares; `routes` is schemathesis. The judge and the rewriter are scripted,
+and so is the policy of verifiers. Each package runs in an environment of its own (`.venv-trl`, `.venv-verifiers`, `.venv-verl`,
+`.venv-schemathesis`); what it lacks of ours is found behind its own packages.
 """
 
 from __future__ import annotations
@@ -14,10 +15,8 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import re
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,16 +26,21 @@ from typing import Any, Final
 
 from scripts.calling import ROOT
 from scripts.sidecar_conformance.expert import Expert
-from scripts.virtual_environments import ensure_files, ensure_trl, ensure_verl
+from scripts.sidecar_conformance.programs import BEGINNER, TASKS, begin, beginner_folder
+from scripts.sidecar_conformance.routes import fuzz
+from scripts.sidecar_conformance.same_rollouts import compare
+from scripts.virtual_environments import (
+    ensure_files,
+    ensure_schemathesis,
+    ensure_trl,
+    ensure_verl,
+)
 from tests.service.sidecar_services import CONFIG, Deployment
 from tests.service.test_policy_http import serving
-from triforge.cli.model_folders import model_folder
-from triforge.environments import registry
-from triforge.types import GenerateSpec
 
 _PAGE: Final = ROOT / "docs" / "sidecar.md"
 _SCRIPT: Final = r"<!-- example: {}\.py -->\n```python\n(.*?)```"
-_BEHIND: Final = "import sys\nsys.path.append({!r})\n"  # of every process, as its sitecustomize
+_ROUTES: Final = "routes"
 _LIMIT_S: Final = 1800.0
 _KEPT: Final = 2  # tasks and rollouts of a message in a recorded exchange
 
@@ -61,34 +65,22 @@ TRAINERS: Final = {
 
 async def run(name: str, trainer: Trainer, folder: Path) -> list[dict[str, Any]]:
     """Run a script of the page against a sidecar that dies once; return the exchange. AssertionError: something did not move."""
-    beginner = getattr(registry.family("household"), "beginner")  # noqa: B009 (of the family, not of the protocol)
-    model = model_folder(
-        "policy", "tiny", tell=print, env="household", generate=beginner.generate, options=beginner.options
-    )  # fmt: skip
-    python = trainer.python()
+    model, python = beginner_folder(), trainer.python()
     found = re.search(_SCRIPT.format(name), _PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert found, f"{_PAGE} has no {name}.py"
     script = folder / f"{name}.py"
     script.write_text(found[1], encoding="utf-8")
-    (folder / "sitecustomize.py").write_text(_BEHIND.format(sysconfig.get_path("purelib")))
-    tasks = GenerateSpec(count=32, seed=1, options=beginner.generate)
-    deployment = Deployment(folder, generate=tasks)
+    deployment = Deployment(folder, generate=TASKS)
     await deployment.start()
-    played = CONFIG["env_adapter"] | {"rollouts": trainer.rollouts, "options": beginner.options}
+    played = CONFIG["env_adapter"] | {"rollouts": trainer.rollouts, "options": BEGINNER.options}
     begun = deployment.submit(env_adapter=played, run=CONFIG["run"] | {"groups_per_step": trainer.groups})  # fmt: skip
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(deployment.close)
         policy, _ = await stack.enter_async_context(serving(Expert(deployment).app()))
-        given = os.environ | {
-            "PATH": f"{python.parent}:{os.environ['PATH']}", "HOME": str(folder), "PYTHONPATH": f"{folder}:{ROOT}",
-            "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TRL_EXPERIMENTAL_SILENCE": "1",
-            "TRIFORGE_ENV_ADAPTER_URL": deployment.url, "MODEL": str(model), "OPENAI_BASE_URL": f"{policy}/v1",
-            "OPENAI_API_KEY": "unasked",
-        }  # fmt: skip
-        process = await asyncio.create_subprocess_exec(
-            python, trainer.program or script, env=given, cwd=folder
-        )
-        stack.callback(_kill, process)
+        process = await begin(
+            folder, stack, python, trainer.program or script, TRIFORGE_ENV_ADAPTER_URL=deployment.url,
+            MODEL=str(model), OPENAI_BASE_URL=f"{policy}/v1", OPENAI_API_KEY="unasked",
+        )  # fmt: skip
         async with asyncio.timeout(_LIMIT_S):
             while deployment.store.get(begun.id).step < 2 and process.returncode is None:  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.5)
@@ -100,11 +92,6 @@ async def run(name: str, trainer: Trainer, folder: Path) -> list[dict[str, Any]]
         assert (state.status, state.step > 2, state.reward_version > 2) == ("running", True, True), state  # fmt: skip
         print(f"{name}: {state.step} steps, judge {state.reward_version}")
         return deployment.exchange
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.kill()
 
 
 def shortened(exchange: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -123,12 +110,18 @@ def shortened(exchange: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.sidecar_conformance")
     parser.add_argument("--record", action="store_true", help="write the exchanges for the tests")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRAINERS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join([_ROUTES, *TRAINERS]))
     given = parser.parse_args()
-    names, record = given.names, given.record
-    for name in names or TRAINERS:
+    names, record = given.names or [_ROUTES, *TRAINERS], given.record
+    for name in names:
+        if name == _ROUTES:
+            for keyed in (False, True):
+                asyncio.run(fuzz(ensure_schemathesis(), keyed=keyed))
+            continue
         with tempfile.TemporaryDirectory() as folder:
             exchange = asyncio.run(run(name, TRAINERS[name], Path(folder)))
+        if name == "in_trl":
+            asyncio.run(compare(ensure_trl()))
         if record:
             golden = ROOT / "tests" / "contract" / "sidecar" / f"{name}.json"
             golden.write_text(json.dumps(shortened(exchange), indent=1) + "\n")

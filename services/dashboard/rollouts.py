@@ -60,12 +60,14 @@ async def table(run_id: str, request: Request, visit: Visitor) -> str:
         )
 
     run = await visit.read(RunState, "trainer", run_path(run_id))
+    # of another trainer's policy nothing is trained on
+    kept = {name: f for name, f in _ODD.items() if not (run.by_trainer and "trained" in f)}
     rows, training, *odd = await asyncio.gather(
         found(filters or _TRAIN, _ROWS if filters else 1),
         found(filters | _TRAIN, 1),
-        *(found(fields, _SHOWN) for fields in ({} if filters else _ODD).values()),
+        *(found(fields, _SHOWN) for fields in ({} if filters else kept).values()),
     )
-    kinds = zip(_ODD.items(), odd, strict=False)
+    kinds = zip(kept.items(), odd, strict=False)
     sections = [(name, _link(fields), kind) for (name, fields), kind in kinds if kind.items]
     if filters:
         sections = [("", "", rows)]

@@ -75,10 +75,14 @@ async def run_page(
         "run", run=run, alarms=raised, letters=", ".join(" ".join(kind) for kind in LETTERS.items()), lost=lost,
         smooth=smooth, smoothing=_SMOOTHING, live=run.status not in ENDED,
         first=sections.pop("First", []), sections=sections, spent=_spent(run, steps),
-        columns=[(t, name) for t, name in _COLUMNS if any(name in s.metrics for s in steps)],
+        columns=[(t, name) for t, name in _COLUMNS if any(_is_known(run, name, s) for s in steps)],
         steps=steps[: -_NEWEST_STEPS - 1 : -1], newest=newest.items,
         weights=sorted(weights.items, key=lambda row: (row.role, -row.version)),
     )  # fmt: skip
+
+
+def _is_known(run: RunState, name: str, step: RunStep) -> bool:
+    return name in step.metrics and not (run.by_trainer and name == "rows/policy")
 
 
 def _spending(run: RunState) -> dict[str, list[str]]:

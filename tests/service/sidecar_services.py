@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
 from sqlalchemy import func, select
 from starlette.requests import Request
 from starlette.responses import Response
@@ -133,9 +134,13 @@ class Deployment:
             self.learner.serve(),
         ):
             self._running.push_async_callback(end_task, asyncio.create_task(work))
+        await self._running.enter_async_context(serving(self.app(), self._port))
+
+    def app(self) -> FastAPI:
+        """Make env_adapter's app."""
         app = api(self.database, log=SessionLog(self.broker))
         app.middleware("http")(self._record)
-        await self._running.enter_async_context(serving(app, self._port))
+        return app
 
     async def _record(self, request: Request, answer: Any) -> Response:
         body = await request.body()

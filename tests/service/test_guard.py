@@ -40,6 +40,8 @@ async def test_an_undeclared_route_is_open_to_services_only(locks: Locks) -> Non
             headers = locks.headers(scope)
             assert (await http.get("/declared", headers=headers)).status_code == declared
             assert (await http.get("/forgotten", headers=headers)).status_code == forgotten
+            other = await http.put("/declared", headers=headers)
+            assert (other.status_code, other.headers["allow"]) == (405, "GET")
 
 
 async def test_ids_and_traces_are_read_from_services_and_where_no_keys_are_required(

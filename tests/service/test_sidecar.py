@@ -144,6 +144,31 @@ async def test_a_group_waits_for_all_of_its_rollouts_and_errors_are_not_measured
         assert (group["successes"], group["measured"], group["direction"]) == (2, 2, "harder")
 
 
+async def test_groups_of_which_nothing_is_measured_make_no_step_and_are_drawn_again(
+    there: Deployment,
+) -> None:
+    run = there.submit(adaptation={"controller": "none"})
+    with there.client() as sidecar:
+        trainer = FakeTrainer(sidecar)
+        await thread(trainer.step, 3)
+        await until(lambda: there.store.get(run.id).step == 1)
+        tasks = await thread(sidecar.draw, 6)  # a staleness bound of 1: two rounds
+        lost = [Rollout(name, error="cancelled") for task in tasks for name in task.rollouts]
+        body = {"policy_version": 1, "wait_s": 0.5, "rollouts": [vars(each) for each in lost]}
+        async with httpx.AsyncClient(base_url=there.url) as http:
+            while (answer := await http.post("/v1/pools/kitchen/rollouts", json=body)).status_code != 200:  # fmt: skip
+                assert answer.status_code == 202, answer.text
+        assert {each["credit"]["reward"] for each in answer.json()["rollouts"]} == {None}
+        again = await thread(sidecar.draw, 3)
+        assert {task.group_id for task in again} < {task.group_id for task in tasks}
+        assert there.store.get(run.id).step == 1
+        rollouts = await thread(trainer.play, again)
+        credits = await thread(sidecar.report, rollouts, policy_version=2)
+        assert None not in {credit.reward for credit in credits}
+        await until(lambda: there.store.get(run.id).step == 2)
+    assert there.store.get(run.id).status == "running", there.store.get(run.id).reason
+
+
 async def test_a_report_does_not_wait_for_a_run_that_has_ended(there: Deployment) -> None:
     run = there.submit()
     with there.client() as sidecar:

@@ -425,12 +425,45 @@ def test_the_policy_of_another_trainer_is_not_trained_here() -> None:
     assert parse(SIDECAR | {"algorithm": {"preset": "grpo"}}).trained == ()
 
 
+UNVOTED: dict[str, Any] = {"preset": "grpo"}
+FIXED: dict[str, Any] = {"controller": "none"}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"algorithm": {"preset": "audited"}, "methods": {"audit": {"by_competence": True}}},
+        {"reward": {"kind": "pairwise"}, "algorithm": {"preset": "pairwise"}},
+        {"adaptation": {"controller": "rlve"}, "algorithm": UNVOTED},
+        {"methods": {"starpo": {"stop": True}}},
+        {"methods": {"envrl": {}}},
+    ],
+)
+def test_allowed_with_the_policy_of_another_trainer(document: Any) -> None:
+    assert "policy" not in parse(SIDECAR | document).trained
+
+
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
         ({"run": {}}, "run.eval_every above 0"),
         ({"algorithm": {"preset": "ppo"}}, "a critic"),
-        ({"reward": {"kind": "log_ratio"}, "algorithm": {"preset": "grpo"}}, "reward.kind = "),
+        ({"reward": {"kind": "log_ratio"}, "algorithm": UNVOTED}, "reward.kind = 'log_ratio'"),
+        ({"reward": {"kind": "oracle"}, "algorithm": UNVOTED}, "reward.kind = 'oracle'"),
+        ({"reward": {"kind": "cure"}, "algorithm": UNVOTED}, "reward.kind = 'cure'"),
+        ({"reward": {"kind": "opd"}, "algorithm": {"preset": "opd"}}, "reward.kind = 'opd'"),
+        (
+            {
+                "reward": {"kind": "vlm_rl"},
+                "algorithm": UNVOTED,
+                "methods": {"vlm_rl": {"positive": ["on"], "negative": ["off"]}},
+            },
+            "reward.kind = 'vlm_rl'",
+        ),
+        ({"methods": {"rloop": {}}}, "methods.rloop"),
+        ({"methods": {"envrl": {"measure": True}}}, "methods.envrl"),
+        ({"algorithm": {"preset": "pa_rl"}, "adaptation": FIXED}, "methods.pa_rl"),
+        ({"methods": {"starpo": {"prompts": 4}}}, "methods.starpo.prompts = 4"),
     ],
 )
 def test_refused_with_the_policy_of_another_trainer(document: Any, sentence: str) -> None:

@@ -29,6 +29,14 @@ class MethodOptions(Section):
         return False
 
     @property
+    def needs_policy(self) -> str:
+        """The option, as a user writes it, that needs the policy's tokens, weights or screenshots; empty if none does.
+
+        A run whose policy another trainer has is refused with it.
+        """
+        return ""
+
+    @property
     def runs_read(self) -> Mapping[str, str]:
         """Other runs that the method reads the records of, by the option that names one."""
         return {}

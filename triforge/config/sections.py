@@ -168,15 +168,19 @@ class EnvAdapterSection(Section):
             f"{given} with env_adapter.played_by = {self.played_by!r}, allowed only with 'workers': agents and trainers draw their "
             "own responses",
         )
+        scorer = config.reward.chosen
+        played = scorer.needs_reference or scorer.needs_programs or scorer.needs_labels
         for ours, what in (
             (config.run.eval_every and config.run.eval_tasks, "run.eval_every above 0"),
             (algorithm.needs_critic, "a critic (algorithm.overrides.estimator)"),
             (config.algorithm_of("reward").job_part.pairs, "a reward model that learns from pairs"),
-            (config.reward.chosen.needs_reference, f"reward.kind = {config.reward.kind!r}"),
+            (played, f"reward.kind = {config.reward.kind!r}"),
+            *((part, part) for part in (o.needs_policy for o in config.methods_used.values())),
         ):
             yield (
                 self.by_trainer and bool(ours),
-                f"env_adapter.played_by: given 'trainer' with {what}, allowed only without: the policy and its tokens are the trainer's",
+                f"env_adapter.played_by: given 'trainer' with {what}, allowed only without: the policy, its tokens and its environment "
+                "are the trainer's; change it, or have the policy played and trained here with 'workers'",
             )
         yield (
             special and config.adaptation.adapts,

@@ -86,6 +86,7 @@ class Sidecar:
             base_url=url, headers=headers, timeout=_WAIT_S + 60.0, transport=transport, trust_env=False
         )  # fmt: skip
         self._pool, self._patience_s = f"/v1/pools/{quote(pool, safe='')}", patience_s
+        self._lot = random.Random()  # noqa: S311 (no secret); the global one is the trainer's
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +156,7 @@ class Sidecar:
                 raise TimeoutError(
                     f"{self._http.base_url}: no answer in {self._patience_s:g} s: {reason}"
                 )
-            time.sleep(max(wait, pause) * random.uniform(0.8, 1.2))  # noqa: S311 (no secret)
+            time.sleep(max(wait, pause) * self._lot.uniform(0.8, 1.2))
             pause = min(2 * pause, _LONGEST_S)
 
 

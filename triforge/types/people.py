@@ -73,6 +73,11 @@ class RunState(_Versions):
         None, description="Of one run that has finished a step; lists leave it out."
     )
 
+    @property
+    def by_trainer(self) -> bool:
+        """Whether another trainer has the policy, with its versions, tokens and evaluations."""
+        return bool(self.config.get("env_adapter", {}).get("played_by") == "trainer")
+
 
 class RunStep(_Versions):
     """A finished step of a run, with the versions after it. Produced by: trainer (`GET /v1/runs/{id}/steps`)."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -53,6 +54,10 @@ class Rules:
             if its_method == method and pattern.match(path):
                 return route, self.rules[route]
         return "", _UNDECLARED
+
+    def methods(self, path: str) -> list[str]:
+        """Return the methods of the declared routes of a path."""
+        return sorted({method for _, method, pattern in self._patterns if pattern.match(path)})
 
 
 class Guard:
@@ -97,6 +102,8 @@ class Guard:
         )
         self._gate.authorize(caller, required)
         if not route and self._gate.keyed and caller != SERVICE:
+            if allowed := self._rules.methods(scope["path"]):
+                raise HTTPException(405, headers={"Allow": ", ".join(allowed)})
             raise NotFoundError(f"{scope['method']} {scope['path']}: there is no such route")
         return caller
 

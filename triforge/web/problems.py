@@ -74,7 +74,11 @@ def input_error(error: ValidationError | RequestValidationError, *, within: str 
         return InputError(
             f"body: given {count} fields or items that are wrong, expected none; send a few of them to read what is wrong with each"
         )
-    problems = tuple(_sentence(item, within) for item in error.errors()[:_MOST_PROBLEMS])
+    items = error.errors()[:_MOST_PROBLEMS]
+    wrong = [item["loc"] for item in items]
+    # a list that has lost its wrong items is too short, too
+    inner = [i for i in items if not any(i["loc"] == at[: len(i["loc"])] != at for at in wrong)]
+    problems = tuple(_sentence(item, within) for item in inner)
     return InputError("; ".join(problems[:3]) or "malformed request", problems=problems)
 
 

@@ -98,7 +98,8 @@ class Collector:
         """Begin these rounds, and wait for the groups of the next step. A repeated step gets the same groups.
 
         Raises:
-            TrainerError: the groups did not come within `run.step_deadline_s`, or no episode could be measured.
+            TrainerError: the groups did not come within `run.step_deadline_s`, or no episode could be measured; groups that a
+                trainer plays are played again then.
         """
         for groups in tasks.values():
             names = [task.group_id for task in groups]
@@ -112,6 +113,11 @@ class Collector:
         if chosen is None:
             chosen = await self._batch(started)
         await self._wait_for_votes(chosen, started)
+        while self._config.env_adapter.by_trainer and not self._in_flight.is_measured(chosen):
+            for name in chosen:  # a trainer that cancels them all may mend itself meanwhile
+                await self._in_flight.forget(self._tasks[name])
+            await self._submit(chosen)
+            await self._wait_for_votes(chosen, started)
         found = await self._in_flight.take(chosen)
         if self.window.training is None:
             self.window.begin()

@@ -166,7 +166,12 @@ class InFlight:
                 await asyncio.sleep(_BLOCK_S)
             self.overlap_s += self._clock() - before
 
-    async def take(self, names: Iterable[str]) -> list[JudgedGroup]:
+    def is_measured(self, names: Iterable[str]) -> bool:
+        """Return whether groups that have landed have an episode that was measured, or no episode at all."""
+        trajectories = [t for name in names for t in self.landed[name].played.trajectories]
+        return not trajectories or any(t.measured for t in trajectories)
+
+    async def take(self, names: Sequence[str]) -> list[JudgedGroup]:
         """Hand over groups that have landed.
 
         A run whose episodes all fail would finish without having learnt or measured anything: it stops instead.
@@ -175,10 +180,10 @@ class InFlight:
             TrainerError: not a single one of their episodes could be measured.
         """
         groups = [self.landed[name] for name in names]
-        trajectories = [t for group in groups for t in group.played.trajectories]
-        if trajectories and not any(t.measured for t in trajectories):
+        if not self.is_measured(names):
             for group in groups:  # they are played afresh when the run is resumed
                 await self.forget(group.played.group)
+            trajectories = [t for group in groups for t in group.played.trajectories]
             first = trajectories[0].outcome.error
             raise TrainerError(
                 f"none of {len(trajectories)} episodes could be measured; the first: "

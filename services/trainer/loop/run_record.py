@@ -36,7 +36,7 @@ class RunRecord:
         self._untrained: Callable[..., str] = partial(
             untrained, admissible_only=bool(adapter.get("admissible_only"))
         )
-        if adapter.get("played_by") == "trainer":  # trains its policy itself
+        if run.by_trainer:  # trains its policy itself
             self._untrained = lambda *_, **__: ""
 
     async def write(

@@ -47,6 +47,8 @@ def _sentence(
     if change is None:
         ended = "held-out tasks were not played before and after training"
         goes_on = "the next evaluation compares held-out tasks with step 0"
+        if run.by_trainer:
+            return "not measured", "not measured: the policy is evaluated by its own trainer"
         return "not measured", f"not measured: {ended if run.status in ENDED else goes_on}"
     before, after = (step.metrics[change.measure] for step in (first, at))
     kind = "success" if change.measure == HELD_OUT[0] else "score"

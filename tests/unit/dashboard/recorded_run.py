@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -93,11 +94,15 @@ def _acted(trajectory: Trajectory, actions: tuple[str, ...], *, stale: bool) -> 
     )
 
 
-def recorded_run(database: Database, folder: Path, *, tenant: str = "default") -> RecordedRun:
-    """Make it."""
+def recorded_run(
+    database: Database, folder: Path, *, tenant: str = "default", **sections: Any
+) -> RecordedRun:
+    """Make it, with these sections of its config."""
     store, artifacts = RunStore(database), ArtifactStore(str(folder / "artifacts"))
     model = words_folder(folder / "model", WORDS)
-    run = store.create(name=EVIL, pool_id="pool-1", config={"run": {"steps": 2}}, tenant=tenant)
+    run = store.create(
+        name=EVIL, pool_id="pool-1", config={"run": {"steps": 2}, **sections}, tenant=tenant
+    )
     store.begin(
         run.id, state={"paths": {"policy": str(model)}}, versions={"policy": 3, "reward": 3}
     )

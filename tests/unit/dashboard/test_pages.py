@@ -6,6 +6,7 @@ import base64
 import csv
 import json
 import re
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import pytest
 from services.dashboard.__main__ import main
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app
-from tests.unit.dashboard.recorded_run import RecordedRun
+from tests.unit.dashboard.conftest import trainer_of
+from tests.unit.dashboard.recorded_run import RecordedRun, recorded_run
 from triforge.config import Settings
+from triforge.store.database import Database
 
 GOLDEN = Path(__file__).parents[2] / "contract" / "types"
 SERVICES = ("trainer", "env_adapter", "reward", "policy_model", "reward_model", "rewriter_model")
@@ -193,6 +196,29 @@ async def test_curve_options_and_csv(pages: httpx.AsyncClient, recorded: Recorde
     assert (first["step"], second["step"], second["judge/alarm"]) == ("1", "2", "1.0")
     assert sum(float(v) for name, v in first.items() if name.startswith("rewards/")) == 1.0
     assert (await pages.get("/runs/run-x/steps.csv")).status_code == 404
+
+
+@pytest.mark.parametrize("player", ["workers", "trainer"])
+async def test_of_a_policy_that_another_trainer_has_only_its_rollouts_are_shown(
+    tmp_path: Path, empty_store: Path, player: str
+) -> None:
+    database = Database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
+    run = recorded_run(database, tmp_path, env_adapter={"played_by": player})
+    apis = Apis(dict.fromkeys(("trainer", "env_adapter"), "http://t"), transport=trainer_of(run))
+    app = httpx.ASGITransport(create_app(apis=apis))
+    async with httpx.AsyncClient(transport=app, base_url="http://dashboard") as http:
+        paths = ("", "/rollouts", f"/rollouts/{run.group(1)}-00")
+        pages = [(await http.get(f"/runs/{run.run_id}{path}")).text for path in paths]
+    await apis.close()
+    database.close()
+    marks = [
+        ('scope="col">policy<', "rows trained on"),
+        ("left out of training", 'class="number">stale<'),
+        ("/tokens",),
+    ]
+    for page, of_policy in zip(pages, marks, strict=True):
+        assert {mark in page for mark in of_policy} == {player == "workers"}
+    assert ("its own trainer" in pages[0]) == (player == "trainer")
 
 
 async def test_what_a_run_took_is_summed(

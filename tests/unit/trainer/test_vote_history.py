@@ -93,7 +93,7 @@ async def test_the_alarm_is_the_reason_of_the_run_and_part_of_the_event_of_its_s
         pass
 
     parts: Any = SimpleNamespace(store=store, emit=emit)
-    run: Any = SimpleNamespace(id="run", pool_id="pool", config={})
+    run: Any = SimpleNamespace(id="run", pool_id="pool", config={}, by_trainer=False)
     dashboards: Any = SimpleNamespace(update=update)
     record = RunRecord(parts, run, dashboards)
     measures = {"judge/alarm": 1.0, "judge/alarm/votes": 4.0, "rows/policy": 8.0}
