@@ -21,7 +21,7 @@ import torch
 from pydantic import ValidationError
 
 from services.trainer.learner.model.causal_lm import ScoringModel
-from services.trainer.learner.model.token_batches import Floats, Sequences
+from services.trainer.learner.model.token_batches import Floats, Ints, Sequences
 from services.trainer.learner.weights.tensors import model_files, model_tensors, publish_model
 from triforge.environments.kit import same_words
 from triforge.environments.rows import object_in, read_file
@@ -93,9 +93,8 @@ def read_items(path: Path, renderer: Renderer, *, max_tokens: int) -> Items:
     ids, scored, weights, asked = [], [], [], []
     groups: list[str] = []
     for number, (sequences, weight, question, group) in enumerate(conversations):
-        for tokens, mask in sequences:
-            places = np.flatnonzero(mask)
-            ids.append(np.asarray(tokens, dtype=np.int64))
+        for tokens, places in sequences:
+            ids.append(tokens)
             scored.append(places)
             weights.append(np.full(len(places), weight, dtype=np.float32))
             asked.append(group or question)
@@ -105,8 +104,11 @@ def read_items(path: Path, renderer: Renderer, *, max_tokens: int) -> Items:
 
 def _item(
     row: Any, renderer: Renderer, max_tokens: int
-) -> tuple[list[tuple[list[int], list[bool]]], float, str, str]:
-    """Return the sequences of a conversation, each with a mask of its trained tokens, the weight of those, what it asks, and its group."""
+) -> tuple[list[tuple[Ints, Ints]], float, str, str]:
+    """Return the sequences of a conversation, each with the places of its trained tokens, the weight of those, what it asks, and its group.
+
+    Arrays, because of a million lists a collection of garbage takes longer than a chat template may.
+    """
     document = object_in(row)
     if not isinstance(document.get("messages"), list):
         raise InputError('expected an object {"messages": [...], "weight": 1.0}')
@@ -130,7 +132,10 @@ def _item(
             f"given {longest} tokens, expected at most {max_tokens} (the model's longest)"
         )
     asked = "\n".join(str(m.content) for m in messages if m.role != "assistant")
-    return sequences, float(weight), same_words(asked), group
+    arrays = [
+        (np.asarray(tokens, dtype=np.int64), np.flatnonzero(mask)) for tokens, mask in sequences
+    ]
+    return arrays, float(weight), same_words(asked), group
 
 
 def _held_out(order: Sequence[int], asked: Sequence[str], most: int) -> set[int]:
