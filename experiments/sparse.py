@@ -56,7 +56,7 @@ def _arm(title: str, options: Mapping[str, Any], *sections: Mapping[str, Any]) -
 ARMS = {
     "O": _arm("outcome only, whole trajectories compared", {**_ALONE, "estimator": "group"}),
     "O_index": _arm("outcome only, steps of equal index compared", _ALONE),
-    "P": _arm("votes of a judge that was taught by rollouts of other policies, frozen", _FROZEN),
+    "P": _arm("votes of a judge that was taught by runs of other policies, frozen", _FROZEN),
     "R": _arm("votes of the same judge, taught each step by labels of a tenth of the rollouts", _TAUGHT, _AUDIT),
     "F": _arm("votes of the same judge, taught each step without labels", _VOTES | {"judge_target": "monte_carlo"}, _GUARDED),
     "E": _arm("R, tasks adapted", _TAUGHT, _AUDIT, _REWRITES),
@@ -70,13 +70,9 @@ ARMS = {
     "R_rare": _arm("R, the judge taught every tenth step", _TAUGHT, {"methods": {"audit": {"train_every": 10}}}),
     **{f"F_{target}": _arm(f"F with the target {target}", _VOTES | {"judge_target": target}, _GUARDED) for target in ("published", "centred")},
 }  # fmt: skip
-TEACHERS = ("O_index", "planted")
-"""The arms whose rollouts, of other seeds' policies, the judge of P, R and the other arms is taught by."""
+TEACHERS = ("O_index", "planted", "planted_90")
+"""The arms whose rollouts, of tuning seeds, teach the judge that P, R and the other arms begin with."""
 
-OTHERS = 2
-"""Seeds whose runs teach the judge of a seed: the next ones in the list."""
-
-_JUDGE = SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=4000)
 _SPARSE = HARD | {"horizon": _HORIZON, "commands": [7, 12], "goals": ["heat", "cool", "clean"]}
 
 
@@ -104,6 +100,13 @@ class SparseSettings(Settings):
                 ),
                 job=SupervisedSettings(learning_rate=5e-4, batch_rows=16, steps=130),
             ),
+            judge_data=replace(WarmStart().judge_data, count=300, reference=True),  # for its words
+            judge=None,
+        )
+    )
+    judge: WarmStart = field(
+        default_factory=lambda: WarmStart(
+            hidden=128,
             judge_data=replace(
                 WarmStart().judge_data,
                 count=14_001,
@@ -111,11 +114,12 @@ class SparseSettings(Settings):
                 reference=True,
                 generate=(_SPARSE, _SPARSE, SHOWN | {"horizon": _HORIZON}),
             ),
-            judge=None,
+            judge=SupervisedSettings(learning_rate=1e-3, batch_rows=96, steps=6000),
         )
     )
-    judge: SupervisedSettings = _JUDGE
-    """Training of the judge, on what the warm start has and on rollouts of other seeds."""
+    """The judge, which is trained on these demonstrations and on rollouts of tuning seeds."""
+    taught_by: tuple[int, ...] = TUNING_SEEDS[:4]
+    """The seeds whose policies play what teaches the judge."""
 
     def pool(self) -> tuple[Kind, ...]:
         """Return the one kind of tasks."""
@@ -129,9 +133,8 @@ class SparseSettings(Settings):
         )
 
     def models(self, seed: int, tell: Callable[[str], None]) -> tuple[Path, Path]:
-        """Return the policy of the seed, and the judge that was taught by runs of the next seeds' policies."""
-        policy, _ = tiny_models(self.warm_start(seed), tell)
-        return policy, taught(self, seed, tell)
+        """Return the policy of the seed, and the judge, which is the same for all seeds."""
+        return tiny_models(self.warm_start(seed), tell)[0], taught(self, seed, tell)
 
     def short(self) -> SparseSettings:
         """As little as shows that everything runs."""
@@ -151,7 +154,8 @@ class SparseSettings(Settings):
             late_evals=(0,),
             warm=warm,
             tasks=few,
-            judge=QUICK.policy,
+            judge=replace(QUICK, judge_data=judged),
+            taught_by=TUNING_SEEDS[:1],
         )
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
@@ -169,27 +173,29 @@ class SparseSettings(Settings):
         return merge(document, arm.config["sections"])
 
 
-def others(seed: int) -> list[int]:
-    """Return the seeds that come after one in its list, the first after the last."""
-    ring = SEEDS if seed in SEEDS else dict.fromkeys((*TUNING_SEEDS, seed))
-    seeds = [*ring]
-    place = seeds.index(seed)
-    return [seeds[(place + ahead) % len(seeds)] for ahead in range(1, OTHERS + 1)]
-
-
 def taught(settings: SparseSettings, seed: int, tell: Callable[[str], None]) -> Path:
-    """Return the judge of a seed, trained on demonstrations and on labelled rollouts of other seeds; from the cache if it was made before."""
-    folder = cache_folder() / "experiments" / f"judge-{_teaching(settings)}-{seed}"
+    """Return the judge, trained on demonstrations and on labelled rollouts of tuning seeds; from the cache if it was made before.
+
+    Calls for two seeds side by side begin with different rollouts.
+    """
+    folder = cache_folder() / "experiments" / f"judge-{_teaching(settings)}"
+    runs = [(arm, one) for one in settings.taught_by for arm in TEACHERS]
+    if not (folder / "config.json").is_file():
+        half = seed % 2 * (len(runs) // 2)
+        for arm, one in runs[half:] + runs[:half]:
+            _rollouts(settings, arm, one, tell)
     with alone(folder):
         if not (folder / "config.json").is_file():
-            further = [_rollouts(settings, arm, s, tell) for s in others(seed) for arm in TEACHERS]
-            tell(f"training the judge of seed {seed}")
-            judge_of(settings.warm_start(seed), further, settings.judge, folder)
+            further = [_rollouts(settings, arm, one, tell) for arm, one in runs]
+            tell("training the judge")
+            assert settings.judge.judge
+            start = replace(settings.warm_start(settings.taught_by[0]), warm_start=settings.judge)
+            judge_of(start, further, settings.judge.judge, folder)
     return folder
 
 
 def _teaching(settings: SparseSettings) -> str:
-    """Return the short name of all that goes into a judge, without its seed."""
+    """Return the short name of all that goes into the judge."""
     return digest(settings, Arm(title="", config={arm: ARMS[arm].config for arm in TEACHERS}))
 
 
@@ -201,7 +207,7 @@ def _rollouts(settings: SparseSettings, arm: str, seed: int, tell: Callable[[str
     path = cache_folder() / "experiments" / f"rollouts-{_teaching(settings)}-{arm}-{seed}.jsonl"
     with alone(path):
         if not path.is_file():
-            tell(f"playing arm {arm} of seed {seed} for the judges of other seeds")
+            tell(f"playing arm {arm} of seed {seed} for the judge")
             policy, judge = tiny_models(settings.warm_start(seed), tell)  # which nothing asks
             part = path.with_suffix(".part")
             part.unlink(missing_ok=True)
