@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from demo.models.household_judge import household_judge, version
 from demo.settings import Demonstrations, DemoSettings, Lapse, SupervisedSettings, WarmStart
-from demo.warm_start import alone, judge_of, tiny_models
+from demo.warm_start import tiny_models
 from experiments.comparison import Comparison
 from experiments.report import Page, Results, at_end, by_seed
 from experiments.settings import HARD, QUICK, SHOWN, Arm, Kind, Settings
-from experiments.study import Study, digest
-from triforge.cli.model_folders import cache_folder
+from experiments.study import Study
 from triforge.config.document import merge
 
 SEEDS = tuple(range(51, 63))
@@ -27,7 +27,7 @@ PLANNED = (("R", BEST), ("R", "P"), ("P", BEST), ("E", "R"))
 STUCK = 0.02
 """A seed is left out if its policy succeeds less often than this with votes that are always right: it never does what they could praise."""
 
-_HORIZON = 24
+HORIZON = 24
 _ALONE = {"use_votes": False, "train_reward_model": False}
 _VOTES = {"estimator": "within", "lam": 0.4, "reward_band": "none"}
 _FROZEN = _VOTES | {"train_reward_model": False}
@@ -70,10 +70,7 @@ ARMS = {
     "R_rare": _arm("R, the judge taught every tenth step", _TAUGHT, {"methods": {"audit": {"train_every": 10}}}),
     **{f"F_{target}": _arm(f"F with the target {target}", _VOTES | {"judge_target": target}, _GUARDED) for target in ("published", "centred")},
 }  # fmt: skip
-TEACHERS = ("O_index", "planted", "planted_90")
-"""The arms whose rollouts, of tuning seeds, teach the judge that P, R and the other arms begin with."""
-
-_SPARSE = HARD | {"horizon": _HORIZON, "commands": [7, 12], "goals": ["heat", "cool", "clean"]}
+SPARSE = HARD | {"horizon": HORIZON, "commands": [7, 12], "goals": ["heat", "cool", "clean"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +80,7 @@ class SparseSettings(Settings):
     options: ClassVar[Mapping[str, Any]] = {"wording": "terse", "labels": "progress"}
 
     steps: int = 20
-    tasks: tuple[Kind, ...] = (Kind("", _SPARSE, train=64, heldout=128),)
+    tasks: tuple[Kind, ...] = (Kind("", SPARSE, train=64, heldout=128),)
     late_evals: tuple[int, ...] = (15, 10, 5, 0)
     warm: WarmStart = field(
         default_factory=lambda: WarmStart(
@@ -96,7 +93,7 @@ class SparseSettings(Settings):
                     random_rate=0.12,
                     forget_rate=1.0,
                     inadmissible_share=0.3,
-                    generate=(_SPARSE,),
+                    generate=(SPARSE,),
                 ),
                 job=SupervisedSettings(learning_rate=5e-4, batch_rows=16, steps=130),
             ),
@@ -104,22 +101,8 @@ class SparseSettings(Settings):
             judge=None,
         )
     )
-    judge: WarmStart = field(
-        default_factory=lambda: WarmStart(
-            hidden=128,
-            judge_data=replace(
-                WarmStart().judge_data,
-                count=14_001,
-                confuse_rate=(0.0, 0.0, 0.5, 0.5, 1.0),
-                reference=True,
-                generate=(_SPARSE, _SPARSE, SHOWN | {"horizon": _HORIZON}),
-            ),
-            judge=SupervisedSettings(learning_rate=1e-3, batch_rows=96, steps=6000),
-        )
-    )
-    """The judge, which is trained on these demonstrations and on rollouts of tuning seeds."""
-    taught_by: tuple[int, ...] = TUNING_SEEDS[:4]
-    """The seeds whose policies play what teaches the judge."""
+    judge: str = field(default_factory=version)
+    """Which judge all seeds begin with."""
 
     def pool(self) -> tuple[Kind, ...]:
         """Return the one kind of tasks."""
@@ -127,14 +110,14 @@ class SparseSettings(Settings):
 
     def warm_start(self, seed: int) -> DemoSettings:
         """Demonstrations as long as these tasks ask for; the judge's labels say whether the shortest plan got shorter than ever."""
-        generate = SHOWN | {"horizon": _HORIZON}
+        generate = SHOWN | {"horizon": HORIZON}
         return DemoSettings(
             seed=seed, generate=generate, options=dict(self.options), warm_start=self.warm
         )
 
     def models(self, seed: int, tell: Callable[[str], None]) -> tuple[Path, Path]:
         """Return the policy of the seed, and the judge, which is the same for all seeds."""
-        return tiny_models(self.warm_start(seed), tell)[0], taught(self, seed, tell)
+        return tiny_models(self.warm_start(seed), tell)[0], household_judge()
 
     def short(self) -> SparseSettings:
         """As little as shows that everything runs."""
@@ -154,15 +137,13 @@ class SparseSettings(Settings):
             late_evals=(0,),
             warm=warm,
             tasks=few,
-            judge=replace(QUICK, judge_data=judged),
-            taught_by=TUNING_SEEDS[:1],
         )
 
     def document(self, arm: Arm, seed: int, models: Mapping[str, str]) -> dict[str, Any]:
         """Return the run's configuration: what all arms share, then the arm's options and sections."""
         document = self.shared_document(seed, models)
         document["run"]["eval_greedy"] = False
-        document["env_adapter"]["max_steps"] = _HORIZON
+        document["env_adapter"]["max_steps"] = HORIZON
         document["reward"] |= {"votes": 1, "shows": ["reference"]}
         document["trainer"]["reward"]["learning_rate"] = 2e-4
         document["algorithm"]["overrides"] = {
@@ -171,49 +152,6 @@ class SparseSettings(Settings):
             **arm.config["options"],
         }
         return merge(document, arm.config["sections"])
-
-
-def taught(settings: SparseSettings, seed: int, tell: Callable[[str], None]) -> Path:
-    """Return the judge, trained on demonstrations and on labelled rollouts of tuning seeds; from the cache if it was made before.
-
-    Calls for two seeds side by side begin with different rollouts.
-    """
-    folder = cache_folder() / "experiments" / f"judge-{_teaching(settings)}"
-    runs = [(arm, one) for one in settings.taught_by for arm in TEACHERS]
-    if not (folder / "config.json").is_file():
-        half = seed % 2 * (len(runs) // 2)
-        for arm, one in runs[half:] + runs[:half]:
-            _rollouts(settings, arm, one, tell)
-    with alone(folder):
-        if not (folder / "config.json").is_file():
-            further = [_rollouts(settings, arm, one, tell) for arm, one in runs]
-            tell("training the judge")
-            assert settings.judge.judge
-            start = replace(settings.warm_start(settings.taught_by[0]), warm_start=settings.judge)
-            judge_of(start, further, settings.judge.judge, folder)
-    return folder
-
-
-def _teaching(settings: SparseSettings) -> str:
-    """Return the short name of all that goes into the judge."""
-    return digest(settings, Arm(title="", config={arm: ARMS[arm].config for arm in TEACHERS}))
-
-
-def _rollouts(settings: SparseSettings, arm: str, seed: int, tell: Callable[[str], None]) -> Path:
-    """Return the labelled rollouts of a run; from the cache if it was played before."""
-    from experiments.loop import play  # noqa: PLC0415  torch
-    from experiments.record import Models  # noqa: PLC0415
-
-    path = cache_folder() / "experiments" / f"rollouts-{_teaching(settings)}-{arm}-{seed}.jsonl"
-    with alone(path):
-        if not path.is_file():
-            tell(f"playing arm {arm} of seed {seed} for the judge")
-            policy, judge = tiny_models(settings.warm_start(seed), tell)  # which nothing asks
-            part = path.with_suffix(".part")
-            part.unlink(missing_ok=True)
-            play(arm, ARMS[arm], seed, settings, Models(policy, judge, None), labelled=part)
-            part.replace(path)
-    return path
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 MAX_BYTES = (
-    500_000  # larger things belong into a release or an artifact store, not into the history
+    1_000_000  # larger things belong into a release or an artifact store, not into the history
 )
 
 

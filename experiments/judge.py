@@ -1,0 +1,73 @@
+"""`python -m experiments.judge`: make the judge of `demo/judge/` again, from demonstrations and runs of tuning seeds (an hour of one core)."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from demo.models.household_judge import keep
+from demo.settings import SupervisedSettings, WarmStart
+from demo.warm_start import judge_of, tiny_models
+from experiments.loop import play
+from experiments.record import Models
+from experiments.settings import SHOWN
+from experiments.sparse import ARMS, HORIZON, SPARSE, TUNING_SEEDS, SparseSettings
+from triforge.cli.model_folders import cache_folder
+
+TEACHERS: Final = ("O_index", "planted", "planted_90")
+"""The arms of `sparse` whose rollouts teach it, played by the policies of four tuning seeds."""
+
+SEEDS: Final = TUNING_SEEDS[:4]
+_PROCESSES: Final = 2
+
+JUDGE: Final = WarmStart(
+    hidden=128,
+    judge_data=replace(
+        WarmStart().judge_data,
+        count=14_001,
+        confuse_rate=(0.0, 0.0, 0.5, 0.5, 1.0),
+        reference=True,
+        generate=(SPARSE, SPARSE, SHOWN | {"horizon": HORIZON}),
+    ),
+)
+TRAINING: Final = SupervisedSettings(learning_rate=1e-3, batch_rows=96, steps=6000)
+
+
+def rollouts(arm: str, seed: int) -> Path:
+    """Play an arm with the policy of a seed; return the file of its labelled rollouts."""
+    torch.set_num_threads(1)
+    settings = SparseSettings()
+    path = cache_folder() / "experiments" / f"rollouts-{arm}-{seed}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    policy, unasked = tiny_models(settings.warm_start(seed), _say)
+    play(arm, ARMS[arm], seed, settings, Models(policy, unasked, None), labelled=path)
+    _say(f"{arm}, seed {seed}: {path}")
+    return path
+
+
+def main() -> int:
+    """Play, train, and take the judge as the one that is begun with."""
+    pairs = list(product(TEACHERS, SEEDS))
+    with ProcessPoolExecutor(_PROCESSES, mp_context=get_context("spawn")) as pool:
+        files = list(pool.map(rollouts, *zip(*pairs, strict=True)))
+    start = replace(SparseSettings().warm_start(SEEDS[0]), warm_start=JUDGE)
+    out = cache_folder() / "experiments" / "judge"
+    judge_of(start, files, TRAINING, out)
+    keep(out)
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
