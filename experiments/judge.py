@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import torch
@@ -59,9 +60,9 @@ def main() -> int:
     with ProcessPoolExecutor(_PROCESSES, mp_context=get_context("spawn")) as pool:
         files = list(pool.map(rollouts, *zip(*pairs, strict=True)))
     start = replace(SparseSettings().warm_start(SEEDS[0]), warm_start=JUDGE)
-    out = cache_folder() / "experiments" / "judge"
-    judge_of(start, files, TRAINING, out)
-    keep(out)
+    with TemporaryDirectory() as folder:
+        judge_of(start, files, TRAINING, Path(folder) / "judge")
+        keep(Path(folder) / "judge")
     return 0
 
 

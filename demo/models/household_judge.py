@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from demo.settings import ROOT
+from demo.warm_start import alone
 from triforge.cli.model_folders import cache_folder
 from triforge.store.manifests import write_manifest
 from triforge.store.weight_folders import atomic_folder
@@ -27,10 +28,11 @@ def version() -> str:
 def household_judge() -> Path:
     """Return the folder of the judge in the cache: a whole model folder in float32."""
     folder = cache_folder() / "demo" / f"judge-{version()}"
-    if not folder.is_dir():
-        with atomic_folder(folder, replace=True) as made:
-            _copy(FOLDER, made, "float32")
-            write_manifest(made, {"kind": "tiny"})
+    with alone(folder):
+        if not folder.is_dir():
+            with atomic_folder(folder) as made:
+                _copy(FOLDER, made, "float32")
+                write_manifest(made, {"kind": "tiny"})
     return folder
 
 
