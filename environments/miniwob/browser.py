@@ -76,6 +76,8 @@ class Browser:
             "Emulation.setDeviceMetricsOverride",
             {"width": _WIDTH, "height": _HEIGHT, "deviceScaleFactor": 1, "mobile": False},
         )
+        # Chromium 150 gives a page without a window no focus
+        self._devtools("Emulation.setFocusEmulationEnabled", {"enabled": True})
 
     def navigate(self, url: str) -> None:
         self._send("DELETE", f"{self._session}/actions")
