@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -101,6 +102,8 @@ _NOT_PAGES: Final = frozenset({"index"})
 
 # The page's own clock would end an episode after ten seconds, and a model may take longer; the limit here is one of steps.
 # Animations and the blinking caret would make two screenshots of one state differ.
+_LOADED: Final = "arguments[0](typeof core !== 'undefined' && typeof genProblem === 'function');"
+_LOAD_S: Final = 20.0  # under load the driver gives a page back before its scripts are there
 _START: Final = """
 const [seed, done] = arguments;
 const style = document.createElement('style');
@@ -178,6 +181,9 @@ class Page:
     def __init__(self, browser: Browser, name: str, seed: int) -> None:
         self._browser = browser
         browser.navigate((html_folder() / f"{name}.html").as_uri())
+        begun = time.monotonic()
+        while not browser.run(_LOADED) and time.monotonic() < begun + _LOAD_S:
+            time.sleep(0.02)
         browser.run(_START, seed)
 
     def look(self) -> Look:
