@@ -37,8 +37,8 @@ JUDGE: Final = WarmStart(
         reference=True,
         generate=(SPARSE, SPARSE, SHOWN | {"horizon": HORIZON}),
     ),
+    judge=SupervisedSettings(learning_rate=1e-3, batch_rows=96, steps=6000),
 )
-TRAINING: Final = SupervisedSettings(learning_rate=1e-3, batch_rows=96, steps=6000)
 
 
 def rollouts(arm: str, seed: int) -> Path:
@@ -61,7 +61,7 @@ def main() -> int:
         files = list(pool.map(rollouts, *zip(*pairs, strict=True)))
     start = replace(SparseSettings().warm_start(SEEDS[0]), warm_start=JUDGE)
     with TemporaryDirectory() as folder:
-        judge_of(start, files, TRAINING, Path(folder) / "judge")
+        judge_of(start, files, Path(folder) / "judge")
         keep(Path(folder) / "judge")
     return 0
 

@@ -102,7 +102,7 @@ class SparseSettings(Settings):
         )
     )
     judge: str = field(default_factory=version)
-    """Which judge all seeds begin with."""
+    """The judge that all seeds begin with, by the name of its weights."""
 
     def pool(self) -> tuple[Kind, ...]:
         """Return the one kind of tasks."""

@@ -15,8 +15,11 @@ from pathlib import Path
 import yaml
 
 MAX_BYTES = (
-    1_000_000  # larger things belong into a release or an artifact store, not into the history
+    500_000  # larger things belong into a release or an artifact store, not into the history
 )
+
+
+LARGE = {"demo/judge/model.safetensors": 801_000}  # a judge that takes an hour to make
 
 
 def tidy(text: str) -> str:
@@ -44,8 +47,9 @@ def problems(path: Path, *, fix: bool) -> list[str]:
     """Return what is left to mend in one file; with `fix`, its whitespace is mended in place."""
     data = path.read_bytes()
     found = []
-    if len(data) > MAX_BYTES:
-        found.append(f"has {len(data)} bytes, more than {MAX_BYTES}")
+    most = LARGE.get(path.as_posix(), MAX_BYTES)
+    if len(data) > most:
+        found.append(f"has {len(data)} bytes, more than {most}")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

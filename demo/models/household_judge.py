@@ -1,4 +1,4 @@
-"""The judge of household tasks that experiments and the demo begin with; `demo/judge/README.md` says how it was made."""
+"""The judge of household tasks that experiments begin with; `demo/judge/README.md` says how it was made."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Browser:
             "Emulation.setDeviceMetricsOverride",
             {"width": _WIDTH, "height": _HEIGHT, "deviceScaleFactor": 1, "mobile": False},
         )
-        # Chromium 150 gives a page without a window no focus
+        # pages of a headless Chromium 150 have no focus without it
         self._devtools("Emulation.setFocusEmulationEnabled", {"enabled": True})
 
     def navigate(self, url: str) -> None:

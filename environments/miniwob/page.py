@@ -100,10 +100,11 @@ WIDTH: Final = 160
 HEIGHT: Final = 210
 _NOT_PAGES: Final = frozenset({"index"})
 
-# The page's own clock would end an episode after ten seconds, and a model may take longer; the limit here is one of steps.
-# Animations and the blinking caret would make two screenshots of one state differ.
 _LOADED: Final = "arguments[0](typeof core !== 'undefined' && typeof genProblem === 'function');"
 _LOAD_S: Final = 20.0  # under load the driver gives a page back before its scripts are there
+
+# The page's own clock would end an episode after ten seconds, and a model may take longer; the limit here is one of steps.
+# Animations and the blinking caret would make two screenshots of one state differ.
 _START: Final = """
 const [seed, done] = arguments;
 const style = document.createElement('style');

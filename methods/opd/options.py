@@ -11,11 +11,6 @@ from triforge.config.methods import MethodOptions
 class OpdOptions(MethodOptions):
     """No options of its own: the teacher is `models.reward`, its weight `algorithm.overrides.lam`."""
 
-    @property
-    def needs_policy(self) -> str:
-        """Return the scores, which are those of the policy's tokens."""
-        return "reward.kind = 'opd'"
-
     def conflicts(self, config: RunConfig) -> Conflicts:
         """Refuse one half of the method, and parts that give all tokens of a response one advantage."""
         algorithm, kind = config.algorithm.resolved, config.reward.kind

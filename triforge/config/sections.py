@@ -169,7 +169,7 @@ class EnvAdapterSection(Section):
             "own responses",
         )
         scorer = config.reward.chosen
-        played = scorer.needs_reference or scorer.needs_programs or scorer.needs_labels
+        played = scorer.needs_temperature_one or scorer.needs_programs or scorer.needs_labels
         for ours, what in (
             (config.run.eval_every and config.run.eval_tasks, "run.eval_every above 0"),
             (algorithm.needs_critic, "a critic (algorithm.overrides.estimator)"),

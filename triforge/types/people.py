@@ -75,7 +75,7 @@ class RunState(_Versions):
 
     @property
     def by_trainer(self) -> bool:
-        """Whether another trainer has the policy, with its versions, tokens and evaluations."""
+        """True if another trainer has the policy, with its versions, tokens and evaluations."""
         return bool(self.config.get("env_adapter", {}).get("played_by") == "trainer")
 
 
