@@ -6,14 +6,16 @@ import argparse
 import asyncio
 import sys
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from demo.episodes import Pair, find_pair, judged
+from demo.gap import gap
 from demo.prepare import prepare, settings_of
-from demo.report import PAGES, console_table, write_report
+from demo.report import ALONE, LOOP, PAGES, Beside, console_table, write_report
 from demo.settings import ROOT
 from services.dashboard import folder
 from services.dashboard.apis import Apis
@@ -22,7 +24,7 @@ from triforge.cli.train import Trained, conduct
 from triforge.cli.training import Training
 from triforge.cli.watch import say_verdict
 from triforge.clients.transport import http_client
-from triforge.config import RunConfig, Settings
+from triforge.config import RunConfig, Settings, merge
 from triforge.errors import TriforgeError
 from triforge.supervisor.layout import demand_startable
 
@@ -51,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prepare the models, start everything, run the loop, write the report; returns the exit status."""
+    """Prepare the models, start everything, train with outcomes only and with the loop, write the report; returns the exit status."""
     options = _parser().parse_args(arguments)
     console = Console(soft_wrap=True)
     started = time.monotonic()
@@ -79,43 +81,66 @@ def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
     settings = settings_of(options.seed, smollm2=options.smollm2)
     config = prepare(settings, state, tell, smollm2=options.smollm2, assignments=options.set)
     report = state / "report" / "report.html"
-    wanted = Training(
-        config=config, env="household", generate=settings.generate, options=settings.options,
+    loop = Training(
+        config=config, env="household", generate=settings.played or settings.generate, options=settings.options,
         tasks=settings.train_tasks, heldout=settings.heldout_tasks, seed=settings.seed, state=state,
         export=state / "run.parquet",
     )  # fmt: skip
-    record, pair, files = asyncio.run(_play(wanted, console, tell))
-    folder.write(files, report.parent / PAGES)
+    first = None if options.smollm2 else replace(loop, overrides=_ALONE, export=state / ALONE_FILE)
+    found = asyncio.run(_play(first, loop, console, tell))
+    record = found.loop
+    folder.write(found.pages, report.parent / PAGES)
     notes = () if not options.smollm2 else (SMOLLM2_NOTE,)
-    write_report(record, notes, report, pair)
+    apart = gap(state / ALONE_FILE, state / "run.parquet") if found.alone else None
+    beside = Beside(record=found.alone, gap=apart) if found.alone and apart else None
+    write_report(record, notes, report, found.pair, beside)
     console.print(console_table(record))
     say_verdict(record.run)
+    if apart:
+        tell(apart.text(ALONE, LOOP))
     tell(f"report: {report}  (every step: {state / 'run.parquet'})")
-    return 0 if _ended_well(record) else 1
+    return 0 if record.run.status == "finished" else 1
 
 
 SMOLLM2_NOTE = (
     "Three steps show that a real pretrained model goes round the loop and that its weights change; they are far too few "
     "to show that it learns."
 )
-
-
+ALONE_FILE = "outcome-only.parquet"
+_ALONE = {
+    "run": {"name": "outcome-only"},
+    "adaptation": {"controller": "none"},
+    "algorithm": {"overrides": {"use_votes": False, "train_reward_model": False}},
+}
 _MOST_PAGES = 300
 
 
-async def _play(
-    wanted: Training, console: Console, tell: Any
-) -> tuple[Trained, Pair | None, dict[str, bytes]]:
-    document = wanted.document(tell)
-    async with deployment(document, wanted.state, tell) as where:
-        record = await conduct(wanted, document, where, console, tell)
-        pair = await _pair(record, wanted.state, where, tell)
+@dataclass(frozen=True, kw_only=True)
+class _Played:
+    """What the demo played: a run that learns from outcomes only, the loop, a task of it before and after, and the dashboard's pages of it."""
+
+    alone: Trained | None
+    loop: Trained
+    pair: Pair | None
+    pages: dict[str, bytes]
+
+
+async def _play(first: Training | None, loop: Training, console: Console, tell: Any) -> _Played:
+    document = loop.document(tell)
+    alone = None
+    async with deployment(document, loop.state, tell) as where:
+        if first is not None:
+            tell("the same tasks and policy twice: first with outcomes only")
+            alone = await conduct(first, merge(document, first.overrides), where, console, tell)
+            tell("now the loop: votes, a judge that is trained, tasks that are rewritten")
+        record = await conduct(loop, document, where, console, tell)
+        pair = await _pair(record, loop.state, where, tell)
         apis = Apis.of(where)
         key = where.key.get_secret_value()
-        files = await folder.pages_of(apis, key, record.run.id, _MOST_PAGES)
+        pages = await folder.pages_of(apis, key, record.run.id, _MOST_PAGES)
         await apis.close()
-        tell("run ended; stopping everything")
-    return record, pair, files
+        tell("runs ended; stopping everything")
+    return _Played(alone=alone, loop=record, pair=pair, pages=pages)
 
 
 async def _pair(record: Trained, state: Path, where: Settings, tell: Any) -> Pair | None:
@@ -129,10 +154,6 @@ async def _pair(record: Trained, state: Path, where: Settings, tell: Any) -> Pai
         except TriforgeError as error:
             tell(f"no votes on the task before and after: {error.detail}")
             return pair
-
-
-def _ended_well(record: Trained) -> bool:
-    return record.run.status == "finished"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from demo import warm_start
-from demo.settings import ROOT, DemoSettings
+from demo.models.household_judge import household_judge
+from demo.settings import ROOT, DemoSettings, sparse
 from triforge.cli.model_folders import cache_folder
 from triforge.config import load, merge, read_document, with_assignments, write_document
 from triforge.errors import ConfigError, TriforgeError
@@ -44,6 +45,8 @@ def prepare(
     tiny = None if smollm2 else warm_start.tiny_models(settings, tell)
     rewriter = fetched()
     policy, judge = tiny or (rewriter, rewriter)
+    if tiny and settings.warm_start.judge is None:
+        judge = household_judge()
     models = {"policy": policy, "reward": judge, "rewriter": rewriter}
     state.mkdir(parents=True, exist_ok=True)
     for role, folder in models.items():  # a fixed name for each, for who starts the engines
@@ -80,7 +83,7 @@ def settings_of(seed: int, *, smollm2: bool = False) -> DemoSettings:
             seed=seed, train_tasks=24, heldout_tasks=4,
             generate={"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]}, options={"wording": "alfworld"},
         )  # fmt: skip
-    return DemoSettings(seed=seed)
+    return sparse(seed)
 
 
 def main(arguments: list[str] | None = None) -> int:

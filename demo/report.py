@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
 from rich.table import Table
 
 from demo.episodes import Pair
-from services.dashboard import charts, drawing
+from demo.gap import Gap
+from services.dashboard import charts, compare, drawing
 from services.dashboard.tasks import differences
 from services.dashboard.templates import FOLDER, templates
 from triforge.cli.train import Trained
 from triforge.types import RunStep
 
 Row = tuple[str, str, str, str]
+
+ALONE, LOOP = "outcome only", "the loop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """A run on the same tasks and seed that learned from outcomes only, and how far the loop is above it."""
+
+    record: Trained
+    gap: Gap
+
+    def pictures(self, loop: Trained) -> list[drawing.Picture]:
+        """Draw both runs in one picture a measure."""
+        runs = (self.record.steps, loop.steps)
+        charts, steps = compare.overlaid(("eval/sampled", "success"), (ALONE, LOOP), runs)
+        return drawing.pictures(charts, steps)
+
+    @property
+    def text(self) -> str:
+        """The sentence about both."""
+        return self.gap.text(ALONE, LOOP)
+
 
 PAGES = "run"  # the folder next to the report with the dashboard's pages of the run
 _PICTURES = [
@@ -149,7 +173,11 @@ def console_table(record: Trained) -> Table:
 
 
 def write_report(
-    record: Trained, notes: Sequence[str], path: Path, pair: Pair | None = None
+    record: Trained,
+    notes: Sequence[str],
+    path: Path,
+    pair: Pair | None = None,
+    beside: Beside | None = None,
 ) -> None:
     """Write the page; everything it needs is in the file. It links to the dashboard's pages if they exist."""
     steps = record.steps
@@ -165,6 +193,8 @@ def write_report(
         tiles=[row for row in table if row[0] in _TILES],
         rows=table,
         meanings=MEANINGS,
+        beside=beside,
+        apart=beside.pictures(record) if beside else [],
         pair=pair,
         turns=list(zip_longest(pair.before.turns, pair.after.turns)) if pair else [],
         pictures=drawing.pictures(_PICTURES, steps),

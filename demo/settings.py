@@ -1,10 +1,10 @@
-"""Settings of the demo. The run's own document is `configs/demo.toml` or `configs/demo-smollm2.toml`."""
+"""Settings of the demo. The runs' own document is `configs/demo.toml` or `configs/demo-smollm2.toml`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,22 @@ from environments.household.careless import SMALL
 
 ROOT = Path(__file__).resolve().parent.parent
 SMOLLM2_FOLDER = "smollm2-135m-instruct"
+
+SHOWN = SMALL | {
+    "receptacles": [3, 8],
+    "distractors": [0, 4],
+    "goals": ["place", "heat", "cool", "clean", "two"],
+}
+"""Tasks of all sizes."""
+HORIZON = 24
+SPARSE = SMALL | {
+    "receptacles": [7, 8],
+    "distractors": [2, 4],
+    "goals": ["heat", "cool", "clean"],
+    "horizon": HORIZON,
+    "commands": [7, 12],
+}
+"""Long tasks, all of which need a treatment: a policy that forgets it hardly ever succeeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +110,18 @@ class WarmStart:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
-    """Everything that decides what the demo does; its digest names the cache folder of the warm start."""
+    """Everything that decides what the demo does; its digest names the cache folder of the warm start.
+
+    Attributes:
+        generate: options of the generator for the demonstrated tasks.
+        played: those of the tasks of the runs; empty if they are the same.
+    """
 
     seed: int = 1
     train_tasks: int = 256
     heldout_tasks: int = 128
     generate: dict[str, Any] = field(default_factory=lambda: {**SMALL})
+    played: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=lambda: {"wording": "terse"})
     warm_start: WarmStart = WarmStart()
 
@@ -112,3 +134,28 @@ class DemoSettings:
             "warm": self.warm_start.fields(),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+_FORGETS = Demonstrations(count=12_000, random_rate=0.12, forget_rate=0.6, inadmissible_share=0.3)
+LAPSED = WarmStart(
+    policy_data=_FORGETS,
+    lapse=Lapse(
+        data=replace(_FORGETS, count=2400, forget_rate=1.0, generate=(SPARSE,)),
+        job=SupervisedSettings(learning_rate=5e-4, batch_rows=16, steps=130),
+    ),
+    judge_data=replace(WarmStart().judge_data, count=300, reference=True),  # for its words
+    judge=None,
+)
+"""A policy that can treat and hardly ever does; the judge is that of the repository."""
+
+
+def sparse(seed: int, warm: WarmStart = LAPSED) -> DemoSettings:
+    """Return the settings of models for long tasks: demonstrations of all sizes, labels that say whether the plan got shorter than ever."""
+    return DemoSettings(
+        seed=seed,
+        train_tasks=64,
+        generate=SHOWN | {"horizon": HORIZON},
+        options={"wording": "terse", "labels": "progress"},
+        played=SPARSE,
+        warm_start=warm,
+    )

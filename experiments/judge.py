@@ -14,12 +14,11 @@ from typing import Final
 import torch
 
 from demo.models.household_judge import keep
-from demo.settings import SupervisedSettings, WarmStart
+from demo.settings import HORIZON, SHOWN, SPARSE, SupervisedSettings, WarmStart
 from demo.warm_start import judge_of, tiny_models
 from experiments.loop import play
 from experiments.record import Models
-from experiments.settings import SHOWN
-from experiments.sparse import ARMS, HORIZON, SPARSE, TUNING_SEEDS, SparseSettings
+from experiments.sparse import ARMS, TUNING_SEEDS, SparseSettings
 from triforge.cli.model_folders import cache_folder
 
 TEACHERS: Final = ("O_index", "planted", "planted_90")

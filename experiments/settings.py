@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
+from demo.settings import SHOWN, Demonstrations, DemoSettings, SupervisedSettings, WarmStart
 from demo.warm_start import tiny_models
 from environments.household.careless import SMALL
 
@@ -18,12 +18,6 @@ HARD = SMALL | {
     "distractors": [2, 4],
     "goals": ["heat", "cool", "clean", "two"],
 }
-SHOWN = SMALL | {
-    "receptacles": [3, 8],
-    "distractors": [0, 4],
-    "goals": ["place", "heat", "cool", "clean", "two"],
-}
-
 
 Asks = Literal["sensible", "progress", "best", "difference"]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from demo.models.household_judge import household_judge, version
-from demo.settings import Demonstrations, DemoSettings, Lapse, SupervisedSettings, WarmStart
+from demo.settings import HORIZON, LAPSED, SPARSE, DemoSettings, Lapse, WarmStart, sparse
 from demo.warm_start import tiny_models
 from experiments.comparison import Comparison
 from experiments.report import Page, Results, at_end, by_seed
-from experiments.settings import HARD, QUICK, SHOWN, Arm, Kind, Settings
+from experiments.settings import QUICK, Arm, Kind, Settings
 from experiments.study import Study
 from triforge.config.document import merge
 
@@ -27,7 +27,6 @@ PLANNED = (("R", BEST), ("R", "P"), ("P", BEST), ("E", "R"))
 STUCK = 0.02
 """A seed is left out if its policy succeeds less often than this with votes that are always right: it never does what they could praise."""
 
-HORIZON = 24
 _ALONE = {"use_votes": False, "train_reward_model": False}
 _VOTES = {"estimator": "within", "lam": 0.4, "reward_band": "none"}
 _FROZEN = _VOTES | {"train_reward_model": False}
@@ -70,37 +69,18 @@ ARMS = {
     "R_rare": _arm("R, the judge taught every tenth step", _TAUGHT, {"methods": {"audit": {"train_every": 10}}}),
     **{f"F_{target}": _arm(f"F with the target {target}", _VOTES | {"judge_target": target}, _GUARDED) for target in ("published", "centred")},
 }  # fmt: skip
-SPARSE = HARD | {"horizon": HORIZON, "commands": [7, 12], "goals": ["heat", "cool", "clean"]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseSettings(Settings):
     """How much is played: tasks that need a treatment, and a policy that was trained to forget it."""
 
-    options: ClassVar[Mapping[str, Any]] = {"wording": "terse", "labels": "progress"}
+    options: ClassVar[Mapping[str, Any]] = sparse(0).options
 
     steps: int = 20
     tasks: tuple[Kind, ...] = (Kind("", SPARSE, train=64, heldout=128),)
     late_evals: tuple[int, ...] = (15, 10, 5, 0)
-    warm: WarmStart = field(
-        default_factory=lambda: WarmStart(
-            policy_data=Demonstrations(
-                count=12_000, random_rate=0.12, forget_rate=0.6, inadmissible_share=0.3
-            ),
-            lapse=Lapse(
-                data=Demonstrations(
-                    count=2400,
-                    random_rate=0.12,
-                    forget_rate=1.0,
-                    inadmissible_share=0.3,
-                    generate=(SPARSE,),
-                ),
-                job=SupervisedSettings(learning_rate=5e-4, batch_rows=16, steps=130),
-            ),
-            judge_data=replace(WarmStart().judge_data, count=300, reference=True),  # for its words
-            judge=None,
-        )
-    )
+    warm: WarmStart = LAPSED
     judge: str = field(default_factory=version)
     """The judge that all seeds begin with, by the name of its weights."""
 
@@ -110,10 +90,7 @@ class SparseSettings(Settings):
 
     def warm_start(self, seed: int) -> DemoSettings:
         """Demonstrations as long as these tasks ask for; the judge's labels say whether the shortest plan got shorter than ever."""
-        generate = SHOWN | {"horizon": HORIZON}
-        return DemoSettings(
-            seed=seed, generate=generate, options=dict(self.options), warm_start=self.warm
-        )
+        return sparse(seed, self.warm)
 
     def models(self, seed: int, tell: Callable[[str], None]) -> tuple[Path, Path]:
         """Return the policy of the seed, and the judge, which is the same for all seeds."""

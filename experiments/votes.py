@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from demo.settings import Demonstrations, DemoSettings, SupervisedSettings, WarmStart
-from experiments.settings import HARD, QUICK, SHOWN, Arm, Asks, Planted, Settings
+from demo.settings import SHOWN, Demonstrations, DemoSettings, SupervisedSettings, WarmStart
+from experiments.settings import HARD, QUICK, Arm, Asks, Planted, Settings
 from experiments.study import Study
 
 SEEDS = (901, 902, 903, 904, 905)  # all of them for tuning; none is reported by another experiment

@@ -1,4 +1,4 @@
-"""`python -m scripts.record_run FOLDER`: the run that tests replay. Three steps of the demo with fewer rollouts and no rewriter."""
+"""`python -m scripts.record_run FOLDER`: the run that tests replay. Three steps of small tasks with votes and no rewriter."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from demo.prepare import prepare, settings_of
+from demo.settings import DemoSettings
+from demo.warm_start import tiny_models
 from services.trainer.replay.recording import Recording
 from services.trainer.runs.store import RunStore
 from triforge.cli.deployment import stores
@@ -15,22 +17,32 @@ from triforge.cli.train import train
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
 
-_FIELDS = (
-    "run.steps=3", "run.groups_per_step=4", "run.eval_every=0", "env_adapter.rollouts=4", "reward.votes=2",
-    "models.rewriter.path=", "adaptation.controller=none", "trainer.policy.updates_per_step=2",
-    "trainer.reward.updates_per_step=2",
-)  # fmt: skip
+_RUN: dict[str, Any] = {
+    "run": {"steps": 3, "groups_per_step": 4, "eval_every": 0},
+    "models": {
+        "policy": {"max_new_tokens": 4},
+        "reward": {"temperature": 0.5, "max_new_tokens": 1},
+    },
+    "env_adapter": {"rollouts": 4, "max_steps": 14},
+    "reward": {"votes": 2, "prompt": "terse"},
+    "adaptation": {"controller": "none"},
+    "trainer": {
+        "policy": {"learning_rate": 5e-4, "updates_per_step": 2, "max_tokens": 1024},
+        "reward": {"learning_rate": 2e-4, "updates_per_step": 2, "max_tokens": 1024},
+    },
+    "algorithm": {"preset": "rlanything", "overrides": {"lam": 0.15, "std_floor": 1.0}},
+}
 
 
 def main(target: Path) -> None:
     """Train, and keep the record without the versions that came of it: a replay comes to them by itself."""
-    demo = settings_of(1)
+    demo = DemoSettings()
     with tempfile.TemporaryDirectory() as made:
         state = Path(made) / "state"
-        config = prepare(demo, state, print, assignments=_FIELDS)
+        policy, judge = tiny_models(demo, print)
         trained = train(
-            env="household", config=config, generate=demo.generate, options=demo.options, tasks=32, heldout=1, seed=1,
-            state=state,
+            policy, "household", reward_model=str(judge), overrides=_RUN, generate=demo.generate, options=demo.options, tasks=32,
+            heldout=1, seed=1, state=state,
         )  # fmt: skip
         found = stores(state)
         store, artifacts = (
