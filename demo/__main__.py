@@ -110,7 +110,9 @@ ALONE_FILE = "outcome-only.parquet"
 _ALONE = {
     "run": {"name": "outcome-only"},
     "adaptation": {"controller": "none"},
-    "algorithm": {"overrides": {"use_votes": False, "train_reward_model": False}},
+    "algorithm": {
+        "overrides": {"estimator": "step_index", "use_votes": False, "train_reward_model": False}
+    },
 }
 _MOST_PAGES = 300
 

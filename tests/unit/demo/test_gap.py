@@ -1,0 +1,68 @@
+"""Two runs on the same held-out tasks: the difference task by task, and the page that shows both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.gap import gap
+from demo.report import Beside, write_report
+from tests.unit.demo.test_demo import record, step
+from tests.unit.demo.test_report import exported
+
+RUNS = (("pool-a", "outcome-only"), ("pool-b", "loop"))
+
+
+def evaluated(pool: str, outcomes: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
+    """Two turns of one episode a task at each of the steps 0, 5, 10."""
+    return [
+        {"step": at, "purpose": "evaluate", "task_slot": f"t-{pool}-{place}", "trajectory_id": f"{pool}-{at}-{place}",
+         "outcome": outcome}
+        for place, found in outcomes.items()
+        for at, outcome in zip((0, 5, 10), found, strict=False)
+        for _ in range(2)
+    ]  # fmt: skip
+
+
+def test_the_difference_is_over_tasks_and_leaves_the_first_evaluation_out(tmp_path: Path) -> None:
+    first = exported(
+        tmp_path / "a", evaluated("a", {"h0": (1, -1, -1), "h1": (1, -1, 1), "h2": (1, -1, -1)})
+    )
+    second = exported(
+        tmp_path / "b", evaluated("b", {"h0": (-1, 1, 1), "h1": (-1, -1, 1), "h2": (-1, -1, 1)})
+    )
+    found = gap(first, second)
+    assert found is not None
+    assert found.steps == (5, 10)
+    assert (found.first, found.second) == (pytest.approx(1 / 6), pytest.approx(2 / 3))
+    assert found.difference.count == 3
+    assert found.difference.value == pytest.approx((1.0 + 0.0 + 0.5) / 3)
+    # Student's t of two degrees of freedom, 4.303, times the deviation .5 over the root of 3
+    assert found.difference.half == pytest.approx(4.303 * 0.5 / 3**0.5, rel=1e-3)
+    assert "mean after steps 5, 10: outcome only 0.167, the loop 0.667" in found.text("outcome only", "the loop")  # fmt: skip
+
+
+def test_runs_without_a_common_evaluation_are_not_compared(tmp_path: Path) -> None:
+    whole = exported(tmp_path / "a", evaluated("a", {"h0": (-1, 1, 1)}))
+    stopped = exported(tmp_path / "b", evaluated("b", {"h0": (-1, 1)}))
+    assert gap(whole, stopped) is None
+    assert gap(whole, tmp_path / "none") is None
+
+
+def test_the_page_draws_both_runs_in_one_picture(tmp_path: Path) -> None:
+    files = [
+        exported(tmp_path / pool, evaluated(pool, {"h0": (-1, 1, 1), "h1": (-1, -1, 1)}))
+        for pool, _ in RUNS
+    ]
+    apart = gap(*files)
+    assert apart is not None
+    steps = [step(at, {"eval/sampled": at / 20}) for at in (0, 5, 10)]
+    beside = Beside(record=record(steps), gap=apart)
+    write_report(record(steps), (), tmp_path / "report.html", None, beside)
+    page = (tmp_path / "report.html").read_text()
+    assert "Held-out success, mean after steps 5, 10" in page
+    assert page.count("<title>outcome only: 0.5</title>") == 1
+    assert page.count("<title>the loop: 0.5</title>") == 1
