@@ -471,6 +471,17 @@ def test_refused_with_the_policy_of_another_trainer(document: Any, sentence: str
         parse(SIDECAR | document)
 
 
+@pytest.mark.parametrize("kind", ["oracle", "cure"])
+def test_step_scores_of_the_environment_are_refused_with_agents(kind: str) -> None:
+    document = {
+        "env_adapter": {"played_by": "sessions"},
+        "reward": {"kind": kind},
+        "algorithm": UNVOTED,
+    }
+    with pytest.raises(ConfigError, match=f"given 'sessions' with reward.kind = '{kind}'"):
+        parse(document)
+
+
 ONE_BASE: dict[str, Any] = {
     "models": {
         "policy": {"path": "/models/base"},

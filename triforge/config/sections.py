@@ -183,6 +183,11 @@ class EnvAdapterSection(Section):
                 "are the trainer's; change it, or have the policy played and trained here with 'workers'",
             )
         yield (
+            self.played_by == "sessions" and (scorer.needs_programs or scorer.needs_labels),
+            f"env_adapter.played_by: given 'sessions' with reward.kind = {config.reward.kind!r}, allowed only with 'workers': the turns "
+            "of an agent have neither labels nor programs of the environment",
+        )
+        yield (
             special and config.adaptation.adapts,
             f"{given} with adaptation.controller = {config.adaptation.controller!r}, allowed only with 'none': selected "
             "responses do not show how difficult a task is for the policy",
