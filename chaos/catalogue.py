@@ -43,6 +43,7 @@ SCENARIOS = (
     Scenario(name="long-episodes", play=deaths.long_episodes),
     Scenario(name="long-judging", play=deaths.long_judging),
     Scenario(name="learners", play=deaths.learners, rounds=2),
+    Scenario(name="promotion", play=deaths.promotion),
     Scenario(name="trainer", play=deaths.trainer, rounds=2),
     Scenario(name="engines", play=deaths.engines),
     Scenario(name="apis", play=deaths.apis),

@@ -18,6 +18,7 @@ _LONG = {"policy": 5.0, "reward": 25.0}  # seconds an answer takes where tasks a
 _GAP_S = 4.0
 _REWRITE_S = 2.0  # an answer of the rewriting engine, where an adapt worker is to be met at work
 _GONE_S = 30.0  # how long processes may outlive who has started them
+_UPDATES = 2  # of the judge in a step
 PASSES = 20  # over a step's rows: a learner of a tiny model would be done before it can be hurt
 _NAMES = {
     "rollout": ("rollout-worker", "rollout-worker-2"),
@@ -93,6 +94,29 @@ async def learners(r: Round) -> None:
         await _kill(r, held, (f"learner-{role}",), lambda _: r.row()["step"] > stood)  # noqa: B023 (awaited here)
         await r.until(step=stood + 1, within_s=_WATCH_S)
         r.moments.append(f"its step is on record {time.monotonic() - killed:.1f} s after the kill")
+    await r.end()
+
+
+async def promotion(r: Round) -> None:
+    """Kill the judge's learner while its new version is measured on anchors, then the trainer."""
+    r.stack.proxies["reward"].delay_s = 1.0
+    await r.submit(
+        run={"steps": 5},
+        reward={"audit_share": 1.0},
+        algorithm={"preset": "audited"},
+        trainer={"reward": {"updates_per_step": _UPDATES}},
+        methods={"audit": {"updates": _UPDATES}},
+    )
+    for step, name in ((1, "learner-reward"), (3, "trainer")):
+        await r.until(step=step)
+        stood = r.row()["step"]
+        published = r.store.versions(r.run_id, "reward")
+        await until(lambda n=published: r.store.versions(r.run_id, "reward") > n, within_s=_WATCH_S)  # type: ignore[misc]
+        await asyncio.sleep(r.rng.uniform(0.0, 0.5))
+        r.stack.kill(name)
+        r.moments.append(f"{name} killed in step {stood + 1}, {r.row()['step']} on record")
+        if r.row()["step"] > stood:
+            r.missed.append(f"{name}: the version was measured already")
     await r.end()
 
 

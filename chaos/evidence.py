@@ -91,6 +91,11 @@ class Store:
         """Return the groups of a run that adaptation has counted."""
         return len(self.rows("SELECT group_id FROM measurements WHERE run_id = ?", [run_id]))
 
+    def versions(self, run_id: str, role: str) -> int:
+        """Return how many weight versions of a model are on record."""
+        query = "SELECT version FROM weights WHERE run_id = ? AND role = ?"
+        return len(self.rows(query, [run_id, role]))
+
 
 def gather(store: Store, artifacts: Path, broker: Broker, run_id: str) -> Evidence:
     url = f"sqlite:///file:{store.path}?mode=ro&uri=true"
