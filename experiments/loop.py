@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import tempfile
 import time
@@ -214,7 +215,8 @@ class Run(LoopHooks):
         for name in ("p_plus", "p_minus", "mu", "mu_within", "f_ratio"):
             value = getattr(theory, name)
             if value is not None:
-                late |= {name: value.value, f"{name}/low": value.low, f"{name}/high": value.high}
+                ends = {name: value.value, f"{name}/low": value.low, f"{name}/high": value.high}
+                late |= {n: v for n, v in ends.items() if math.isfinite(v)}  # JSON has no infinity
         if theory.one_sided is not None:
             late["one_sided"] = theory.one_sided
         for name in ("success", "in_band", "all_same"):
