@@ -154,6 +154,7 @@ STUDY = Study(
     name="sparse",
     arms=ARMS,
     seeds=SEEDS,
+    further={name: () for name in ARMS if name not in MAIN},
     full=_FULL,
     quick=_FULL.short(),
     compared=SparseComparison(
@@ -165,6 +166,6 @@ STUDY = Study(
         planned=PLANNED,
         pairs=(("F", "P"), ("F", BEST), ("E", "N"), ("O_adapted", "O"), ("planted", BEST), ("planted_90", BEST)),
         tuned=TUNING_SEEDS,
-        measures={"sampled": "held-out success, mean of six evaluations"},
+        measures={"sampled": "held-out success, mean of the evaluations after steps 5, 10, 15 and 20"},
     ),
 )  # fmt: skip
