@@ -91,7 +91,7 @@ class CollapseMonitor(LoopHooks):
         return on
 
     def _lost(self, step: int, measures: Mapping[str, float]) -> Measures:
-        """Return the rules on success that fell, and on held-out success of 0.
+        """Return the rules on success that fell, and on held-out success that fell to 0.
 
         Training tasks change, so their success counts only in a run without evaluations.
         """
@@ -107,7 +107,10 @@ class CollapseMonitor(LoopHooks):
         for name in measured[:1]:
             values = self._watch(step, name, measures[name], limits.evaluations)
             last = values[-limits.evaluations :]
-            if len(last) == limits.evaluations and max(last) < limits.held_out:
+            certain = [value for _, value in self._watched.get(f"{name}/low", ())]
+            # what never succeeded has not collapsed
+            fell = max(last) < limits.held_out <= max(*values, *certain)
+            if len(last) == limits.evaluations and fell:
                 on["held_out"] = max(last)
         return on
 

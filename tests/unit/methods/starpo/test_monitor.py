@@ -48,6 +48,7 @@ async def monitored(steps: list[dict[str, float]], limits: StarPOOptions = SMALL
         ("policy/grad_norm", [1.0, 2.0, 1.5, 30.0, 900.0], "gradient"),
         ("eval/sampled", [0.0, 0.5, 0.0, 0.1, 0.0], ""),
         ("eval/greedy", [0.0, 0.5, 0.5, 0.0, 0.0], "held_out"),
+        ("eval/greedy", [0.0, 0.0, 0.0, 0.0, 0.0], ""),
     ],
 )
 async def test_a_collapse_that_is_forced_raises_the_alarm_and_only_then(
@@ -84,7 +85,8 @@ async def test_a_run_that_is_resumed_goes_on_for_as_long_again() -> None:
     limits, notes, ends = StarPOOptions(window=3, evaluations=2, stop=True), dict[str, Any](), []
     for step, spread in enumerate([1.0] * 3 + [0.01] * 5, 1):
         hooks = monitor(notes, limits)
-        await hooks.after_step(step, {"collapse/spread": spread, "eval/sampled": spread - 0.01})
+        success = {"eval/sampled": spread - 0.01, "eval/sampled/low": max(0.0, spread - 0.2)}
+        await hooks.after_step(step, {"collapse/spread": spread} | success)
         if hooks.stop:
             ends.append(step)
     assert ends == [5, 7]
