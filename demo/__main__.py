@@ -19,14 +19,17 @@ from demo.report import ALONE, LOOP, PAGES, Beside, console_table, write_report
 from demo.settings import ROOT
 from services.dashboard import folder
 from services.dashboard.apis import Apis
-from triforge.cli.started import deployment
+from triforge.cli.started import clients_of, deployment
 from triforge.cli.train import Trained, conduct
 from triforge.cli.training import Training
 from triforge.cli.watch import say_verdict
 from triforge.clients.transport import http_client
-from triforge.config import RunConfig, Settings, merge
+from triforge.config import RunConfig, Settings, merge, parse
+from triforge.environments.criteria import criteria_of
+from triforge.environments.registry import family
 from triforge.errors import TriforgeError
 from triforge.supervisor.layout import demand_startable
+from triforge.types import Criteria
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -152,10 +155,20 @@ async def _pair(record: Trained, state: Path, where: Settings, tell: Any) -> Pai
         return pair
     async with http_client(where.reward_url, api_key=where.key.get_secret_value()) as reward:
         try:
-            return await judged(pair, reward)
+            return await judged(pair, reward, await _criteria(record, pair.task, where))
         except TriforgeError as error:
             tell(f"no votes on the task before and after: {error.detail}")
             return pair
+
+
+async def _criteria(record: Trained, task_id: str, where: Settings) -> Criteria:
+    """Return what the judge of the run was shown of a task."""
+    config = parse(record.run.config)
+    if "reference" not in config.reward.shows:
+        return Criteria()
+    async with clients_of(where) as (pools, _):
+        found = await pools.task(task_id)
+    return criteria_of(family(record.pool.environment), found.task, config.env_adapter.options)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import httpx
 from pyarrow import parquet
 
 from triforge.clients.transport import request
+from triforge.types import Criteria
 
 _COLUMNS = [
     "step", "task_slot", "trajectory_id", "segment", "step_index", "instruction", "observation", "response", "action",
@@ -43,6 +45,7 @@ class Episode:
 class Pair:
     """The same held-out task at the first and the last evaluation, and how many others changed sides."""
 
+    task: str
     instruction: str
     mode: str
     before: Episode
@@ -77,6 +80,7 @@ def find_pair(export: Path) -> Pair | None:
     if shown is None:
         return None
     return Pair(
+        task=shown,
         instruction=old[shown][0]["instruction"],
         mode=mode,
         before=_episode(old[shown]),
@@ -94,21 +98,24 @@ def _episode(rows: list[dict[str, Any]]) -> Episode:
     return Episode(step=rows[0]["step"], solved=rows[0]["outcome"] == 1, turns=turns)
 
 
-async def judged(pair: Pair, reward: httpx.AsyncClient) -> Pair:
-    """Return the pair with votes of the running judge; evaluation itself asks for none.
+async def judged(pair: Pair, reward: httpx.AsyncClient, criteria: Criteria) -> Pair:
+    """Return the pair with votes of the running judge, which is shown the criteria; evaluation itself asks for none.
 
     Raises:
         TriforgeError: the judge does not answer.
     """
-    before = await _judged(reward, pair.instruction, pair.before)
-    after = await _judged(reward, pair.instruction, pair.after)
+    shared = {"instruction": pair.instruction, "criteria": criteria.model_dump(mode="json")}
+    before = await _judged(reward, shared, pair.before)
+    after = await _judged(reward, shared, pair.after)
     return replace(pair, before=before, after=after)
 
 
-async def _judged(reward: httpx.AsyncClient, instruction: str, episode: Episode) -> Episode:
+async def _judged(
+    reward: httpx.AsyncClient, shared: Mapping[str, Any], episode: Episode
+) -> Episode:
     texts = ("observation", "response", "action", "next_observation")
     steps = [{name: getattr(turn, name) for name in texts} for turn in episode.turns]
-    body = {"instruction": instruction, "steps": steps, "seed": 0}
+    body = {**shared, "steps": steps, "seed": 0}
     reply = (await request(reward, "POST", "/v1/judge", body=body)).json()
     turns = [
         replace(turn, votes=tuple(vote["value"] for vote in step["votes"]))

@@ -53,7 +53,7 @@ MEANINGS = {
     "training. Held-out tasks are never trained on.",
     "held-out success, greedy": "The same when it always takes the most probable word.",
     "judge, balanced accuracy": "How often a vote agrees with the environment, helpful and useless steps counting alike. The "
-    "environment knows which steps help; the judge does not see it.",
+    "environment knows which steps help; the judge does not see that.",
     "judge, raw accuracy": "The same over all steps as they come.",
     "judge, within task and step": "Of two steps of one task at the same index, one good and one bad, how often the good one has "
     "the higher mean vote; 0.5 tells nothing.",

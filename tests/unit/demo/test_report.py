@@ -16,7 +16,14 @@ from demo.episodes import Pair, find_pair, judged
 from demo.report import MEANINGS, rows, write_report
 from services.reward.app import JudgeApi, create_app
 from tests.unit.demo.test_demo import record, step
-from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, Sampling, VersionSpan
+from triforge.types import (
+    Criteria,
+    GenerateOutput,
+    GenerateReply,
+    GenerateRequest,
+    Sampling,
+    VersionSpan,
+)
 
 EVIL = '<img src=x onerror="alert(1)">'
 
@@ -81,7 +88,10 @@ def test_a_run_with_one_evaluation_or_no_record_has_no_pair(tmp_path: Path) -> N
 
 
 async def test_the_judge_votes_on_every_step_of_both(tmp_path: Path) -> None:
+    asked: list[str] = []
+
     async def vote(requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
+        asked.extend(request.model_dump_json() for request in requests)
         spans = (VersionSpan(version=21, start=0, end=1),)
         texts = (r"\boxed{1}", "hm", r"\boxed{-1}")
         outputs = tuple(
@@ -94,9 +104,11 @@ async def test_the_judge_votes_on_every_step_of_both(tmp_path: Path) -> None:
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://reward"
     ) as reward:
-        pair = await judged(found(tmp_path), reward)
+        pair = await judged(found(tmp_path), reward, Criteria(reference="open window"))
     votes = [turn.votes for turn in (*pair.before.turns, *pair.after.turns)]
     assert votes == [(1, 0, -1)] * 3
+    assert len(asked) == 3
+    assert all("open window" in prompt for prompt in asked)
 
 
 def test_the_page_shows_the_pair_needs_no_network_and_takes_no_text_for_html(
