@@ -65,8 +65,15 @@ ARMS = {
     "planted_90": _arm(
         "votes right with .9, errors that repeat", _FROZEN, _ORACLE, {"reward": {"accuracy": 0.9, "errors": "repeat"}}
     ),
-    **{f"R_{percent}": _arm(f"R with labels of {percent} % of the rollouts", _TAUGHT, _AUDIT, {"reward": {"audit_share": percent / 100}}) for percent in (1, 3)},
+    **{f"R_{percent}": _arm(f"R with labels of {percent} % of the rollouts", _TAUGHT, _AUDIT, {"reward": {"audit_share": percent / 100}}) for percent in (1, 3, 30)},
     "R_rare": _arm("R, the judge taught every tenth step", _TAUGHT, {"methods": {"audit": {"train_every": 10}}}),
+    "R_12": _arm("R, 12 updates of the judge a step", _TAUGHT, {"methods": {"audit": {"updates": 12}}}),
+    "R_kept": _arm("R, labels of all earlier steps trained on again", _TAUGHT, {"methods": {"audit": {"keep_steps": 20}}}),
+    "R_slow": _arm("R, the judge's learning rate a quarter", _TAUGHT, _AUDIT, {"trainer": {"reward": {"learning_rate": 5e-5}}}),
+    "R_unguarded": _arm("R, every version of the judge goes live", _TAUGHT, {"methods": {"audit": {"error": 0.0}}}),
+    "R_competence": _arm("R, votes weighed by the judge's competence on anchors", _TAUGHT, {"methods": {"audit": {"by_competence": True}}}),
+    "R_anneal": _arm("R, votes lose their weight from step 10 to 20", _TAUGHT | {"vote_steps": [0, 0, 10, 20]}, _AUDIT),
+    "E_more": _arm("E, up to four rewrites measured at a time, on top of the groups", _TAUGHT, _AUDIT, _REWRITES, {"adaptation": {"max_pending": 4, "pairs_on_top": True}}),
     **{f"F_{target}": _arm(f"F with the target {target}", _VOTES | {"judge_target": target}, _GUARDED) for target in ("published", "centred")},
 }  # fmt: skip
 

@@ -65,7 +65,7 @@ class CoreOptions(Options):
     vote_steps: Annotated[
         tuple[int, int, int, int] | None,
         _only("use_votes = True", "use_votes = true: no vote rewards the policy"),
-    ] = None
+    ] = Field(None, strict=False)
     """Training steps between which the weight of the votes changes: it is 0 up to the first, rises to `lam` at the second, stays until
     the third and falls to 0 at the fourth; `none` is `lam` in every step."""
     vote_share: Annotated[float, _COMPARED] = Field(0.25, gt=0, le=0.9)

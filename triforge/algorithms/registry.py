@@ -153,7 +153,11 @@ def allowed(field: FieldInfo) -> str:
     if kind is bool:
         words = "true or false"
     elif get_origin(kind) is tuple:
-        words = "two numbers [low, high]"
+        words = (
+            "two numbers [low, high]"
+            if len(get_args(kind)) == 2
+            else f"{len(get_args(kind))} whole numbers"
+        )
     elif kind is str:
         path = "the path of another, 'package.module:name'"
         words = f"one of {field.examples} or {path}" if field.examples else "a text"

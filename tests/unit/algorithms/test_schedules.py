@@ -38,6 +38,22 @@ def test_votes_gain_and_lose_their_weight_between_the_given_steps():
     assert vote_share(9, None) == 1.0
 
 
-def test_steps_that_go_back_are_refused():
-    with pytest.raises(ConfigError, match="vote_steps: given"):
-        parse({"algorithm": {"overrides": {"vote_steps": [3, 1, 4, 6]}}})
+def voted(steps):
+    """A document as a file gives it."""
+    return parse({"algorithm": {"overrides": {"vote_steps": steps}}}).algorithm.resolved.vote_steps
+
+
+def test_a_document_sets_the_steps_of_the_votes():
+    assert voted([0, 0, 10, 20]) == (0, 0, 10, 20)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([3, 1, 4, 6], r"expected four steps of at least 0, none before the one in front of it"),
+        ([1, 2], r"given \[1, 2\], allowed 4 whole numbers or 'none'"),
+    ],
+)
+def test_steps_that_go_back_are_refused(steps, expected):
+    with pytest.raises(ConfigError, match=f"vote_steps: .*{expected}"):
+        voted(steps)
