@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from methods.audit.labelled import Audited
+from methods.audit.labelled import Audited, errors_of
+from methods.audit.promotion import competence
 from triforge.algorithms.gaming import in_errors, ratio
 
 STEPS: Final = 24  # the latest that are compared
@@ -41,6 +42,16 @@ def climbing(entries: Sequence[Entry]) -> float | None:
     before, after = (_share(half) for half in halves)
     praise, success = in_errors(older, newer), in_errors(before, after)
     return praise if praise > ALARM_Z and success < ALARM_Z else None
+
+
+def weight(praise: float | None, found: Iterable[Audited]) -> float:
+    """Return the share of `lam` that the votes of the next step weigh: the judge's competence on a step's audited rollouts during an alarm, else 1.
+
+    With none of it the policy would learn from outcomes alone, and an alarm would last because success cannot rise.
+    """
+    if praise is None:
+        return 1.0
+    return competence(errors_of(one.trajectory, one.votes) for one in found)
 
 
 def _share(half: Sequence[Entry]) -> tuple[float, float]:

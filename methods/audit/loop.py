@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, TypeAdapter
 
-from methods.audit.climbing import STEPS, climbing, entry
+from methods.audit.climbing import STEPS, climbing, entry, weight
 from methods.audit.labelled import (
     SIGNS,
     Audited,
@@ -85,7 +85,7 @@ class Audit(LoopHooks):
         self._standing = versions.get("reward", 0)
 
     def trust(self, step: int) -> float:
-        """Return 0 while the policy climbs the judge's errors, else 1, or the judge's competence on anchors (`by_competence`)."""
+        """Return the judge's competence on audited rollouts while the policy climbs its errors, else 1; with `by_competence` times that on anchors."""
         earlier = [int(number) for number in self.run.notes["trust"] if int(number) < step]
         return float(self.run.notes["trust"][str(max(earlier))]) if earlier else 1.0
 
@@ -189,7 +189,7 @@ class Audit(LoopHooks):
         played = [g for g in groups if g.played.group.purpose == "train"]
         notes["steps"] = [*kept, entry(step, success_rate(played), found)]
         praise = climbing(notes["steps"])
-        notes["trust"] = {str(step - 1): self.trust(step), str(step): float(praise is None)}
+        notes["trust"] = {str(step - 1): self.trust(step), str(step): weight(praise, found)}
         alarm = {} if praise is None else {"judge/alarm/praise": praise}
         return {"audit/trust": self.trust(step)} | alarm
 

@@ -52,6 +52,7 @@ def total(found: Iterable[VoteErrors]) -> VoteErrors:
 
 
 def competence(found: Iterable[VoteErrors]) -> float:
-    """Return how much more a judge knows than one that always gives one answer, 0 to 1; 1 where that is not known."""
-    balanced = total(found).balanced
-    return 1.0 if balanced is None else max(0.0, 2.0 * balanced - 1.0)
+    """Return how much more a judge knows than one that always gives one answer, 0 to 1; a side without steps counts as right."""
+    one = total(found)
+    wrong = one.missed / max(1, one.good) + one.praised / max(1, one.bad)
+    return max(0.0, 1.0 - wrong)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from methods.audit.climbing import ALARM_Z, ROLLOUTS, STEPS, climbing, entry
+from methods.audit.climbing import ALARM_Z, ROLLOUTS, STEPS, climbing, entry, weight
 from methods.audit.labelled import audited
 from tests.unit.methods.audit.test_labelled import group
 
@@ -16,6 +16,14 @@ def test_an_entry_counts_praise_of_wrong_steps_in_failures() -> None:
     labels, votes = [[-1, -1], [-1, 1, -1]], [[[1], [1]], [[1], [1], [-1]]]
     found = audited([group("g", [1, -1], labels, votes)], share=1.0, anchors=0.0)
     assert entry(7, (1, 2), found) == [7, 1, 2, [[1, 2]]]
+
+
+def test_votes_weigh_by_what_the_judge_still_knows_during_an_alarm() -> None:
+    """Of three steps labelled -1 it praises one, of two labelled +1 it misses one: 2/3 + 1/2 - 1."""
+    labels, votes = [[-1, -1, 1], [1, -1]], [[[1], [-1], [1]], [[-1], [-1]]]
+    found = audited([group("g", [1, -1], labels, votes)], share=1.0, anchors=0.0)
+    assert weight(4.0, found) == pytest.approx(1 / 6)
+    assert weight(None, found) == 1.0
 
 
 def test_praise_that_rises_without_success_raises_the_alarm() -> None:
