@@ -15,7 +15,7 @@ from rich.console import Console
 from demo.episodes import Pair, find_pair, judged
 from demo.gap import gap
 from demo.prepare import prepare, settings_of
-from demo.report import ALONE, LOOP, PAGES, Beside, console_table, write_report
+from demo.report import ALONE, LOOP, PAGES, Baseline, console_table, write_report
 from demo.settings import ROOT
 from services.dashboard import folder
 from services.dashboard.apis import Apis
@@ -95,8 +95,8 @@ def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
     folder.write(found.pages, report.parent / PAGES)
     notes = () if not options.smollm2 else (SMOLLM2_NOTE,)
     apart = gap(state / ALONE_FILE, state / "run.parquet") if found.alone else None
-    beside = Beside(record=found.alone, gap=apart) if found.alone and apart else None
-    write_report(record, notes, report, found.pair, beside)
+    baseline = Baseline(record=found.alone, gap=apart) if found.alone and apart else None
+    write_report(record, notes, report, found.pair, baseline)
     console.print(console_table(record))
     say_verdict(record.run)
     if apart:
@@ -122,7 +122,7 @@ _MOST_PAGES = 300
 
 @dataclass(frozen=True, kw_only=True)
 class _Played:
-    """What the demo played: a run that learns from outcomes only, the loop, a task of it before and after, and the dashboard's pages of it."""
+    """The runs of the demo: one that learns from outcomes only, the loop, a task of it before and after, and the dashboard's pages of it."""
 
     alone: Trained | None
     loop: Trained

@@ -23,7 +23,7 @@ ALONE, LOOP = "outcome only", "the loop"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class Baseline:
     """A run on the same tasks and seed that learned from outcomes only, and how far the loop is above it."""
 
     record: Trained
@@ -177,7 +177,7 @@ def write_report(
     notes: Sequence[str],
     path: Path,
     pair: Pair | None = None,
-    beside: Beside | None = None,
+    baseline: Baseline | None = None,
 ) -> None:
     """Write the page; everything it needs is in the file. It links to the dashboard's pages if they exist."""
     steps = record.steps
@@ -193,8 +193,8 @@ def write_report(
         tiles=[row for row in table if row[0] in _TILES],
         rows=table,
         meanings=MEANINGS,
-        beside=beside,
-        apart=beside.pictures(record) if beside else [],
+        baseline=baseline,
+        apart=baseline.pictures(record) if baseline else [],
         pair=pair,
         turns=list(zip_longest(pair.before.turns, pair.after.turns)) if pair else [],
         pictures=drawing.pictures(_PICTURES, steps),

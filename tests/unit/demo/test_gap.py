@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from demo.gap import gap
-from demo.report import Beside, write_report
+from demo.report import Baseline, write_report
 from tests.unit.demo.test_demo import record, step
 from tests.unit.demo.test_report import exported
 
@@ -60,8 +60,8 @@ def test_the_page_draws_both_runs_in_one_picture(tmp_path: Path) -> None:
     apart = gap(*files)
     assert apart is not None
     steps = [step(at, {"eval/sampled": at / 20}) for at in (0, 5, 10)]
-    beside = Beside(record=record(steps), gap=apart)
-    write_report(record(steps), (), tmp_path / "report.html", None, beside)
+    baseline = Baseline(record=record(steps), gap=apart)
+    write_report(record(steps), (), tmp_path / "report.html", None, baseline)
     page = (tmp_path / "report.html").read_text()
     assert "Held-out success, mean after steps 5, 10" in page
     assert page.count("<title>outcome only: 0.5</title>") == 1
