@@ -50,10 +50,10 @@ def spans(reply: Any) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
 async def test_a_paused_request_goes_on_where_it_was(engine: Engine, mode: str) -> None:
-    whole = await engine.generate(PROMPT, max_new_tokens=12)
+    whole = await engine.generate(PROMPT, max_new_tokens=96)
     body = {
         "input_ids": PROMPT,
-        "sampling_params": {"temperature": 0.0, "max_new_tokens": 12, "ignore_eos": True},
+        "sampling_params": {"temperature": 0.0, "max_new_tokens": 96, "ignore_eos": True},
         "return_logprob": True,
         "stream": True,
     }
