@@ -78,7 +78,8 @@ def _judge(measures: Mapping[str, float]) -> str:
     if praise is not None:
         return (
             f"the policy climbs the judge's errors: praise of wrong steps in failing rollouts rose by {praise:.1f} standard errors, success "
-            "did not; votes weigh by its accuracy on audited rollouts while this lasts; to change: a larger reward.audit_share, or more updates of the judge"
+            "did not; while this lasts, votes weigh by the judge's competence on audited rollouts; to change: a larger reward.audit_share, "
+            "or more updates of the judge"
         )
     if not measures.get("judge/alarm"):
         return ""

@@ -19,7 +19,7 @@ def test_an_entry_counts_praise_of_wrong_steps_in_failures() -> None:
 
 
 def test_votes_weigh_by_what_the_judge_still_knows_during_an_alarm() -> None:
-    """Of three steps labelled -1 it praises one, of two labelled +1 it misses one: 2/3 + 1/2 - 1."""
+    """Hit rates of 2/3 (one of three steps labelled -1 is praised) and 1/2 (one of two labelled +1 is missed), less 1."""
     labels, votes = [[-1, -1, 1], [1, -1]], [[[1], [-1], [1]], [[-1], [-1]]]
     found = audited([group("g", [1, -1], labels, votes)], share=1.0, anchors=0.0)
     assert weight(4.0, found) == pytest.approx(1 / 6)
