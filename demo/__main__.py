@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
+from demo import gap
 from demo.episodes import Pair, find_pair, judged
-from demo.gap import gap
 from demo.prepare import prepare, settings_of
 from demo.report import ALONE, LOOP, PAGES, Baseline, console_table, write_report
 from demo.settings import ROOT
@@ -94,7 +94,11 @@ def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
     record = found.loop
     folder.write(found.pages, report.parent / PAGES)
     notes = () if not options.smollm2 else (SMOLLM2_NOTE,)
-    apart = gap(state / ALONE_FILE, state / "run.parquet") if found.alone else None
+    apart = None
+    if found.alone:
+        both = gap.evaluated(state / ALONE_FILE), gap.evaluated(state / "run.parquet")
+        gap.write(report.parent / "gap.jsonl", settings.seed, *both)
+        apart = gap.gap(*both)
     baseline = Baseline(record=found.alone, gap=apart) if found.alone and apart else None
     write_report(record, notes, report, found.pair, baseline)
     console.print(console_table(record))

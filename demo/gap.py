@@ -1,21 +1,37 @@
-"""Two runs on the same held-out tasks: how far one is above the other."""
+"""Two runs on the same held-out tasks: how far one is above the other. `python -m demo.gap FILES` shows the records of several seeds."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pyarrow import parquet
 
 from triforge.algorithms.paired import Mean, mean
+from triforge.environments.rows import object_in, read_file
 
-Successes = dict[str, list[bool]]
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """Success on held-out tasks in all evaluations of a run after the first.
+
+    Attributes:
+        steps: after which there was an evaluation.
+        successes: by place of the task in its pool: 0 or 1 for each of `steps`.
+    """
+
+    steps: Sequence[int]
+    successes: dict[str, list[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Success on held-out tasks, sampled, over all evaluations after the first.
+    """Mean success over the evaluations of two runs.
 
     Attributes:
         steps: after which there was an evaluation.
@@ -23,7 +39,7 @@ class Gap:
         difference: of the second from the first, task by task, with its interval over tasks.
     """
 
-    steps: tuple[int, ...]
+    steps: Sequence[int]
     first: float
     second: float
     difference: Mean
@@ -37,38 +53,62 @@ class Gap:
         )
 
 
-def gap(first: Path, second: Path) -> Gap | None:
-    """Compare the records of two runs whose pools were generated alike; None without a common evaluation after the first.
+def evaluated(path: Path) -> Evaluated:
+    """Read the evaluations of a run from its Parquet record; none from a file that is not there."""
+    rows: list[dict[str, Any]] = []
+    if path.is_file():
+        columns = ["step", "task_slot", "trajectory_id", "outcome"]
+        table = parquet.read_table(path, columns=columns, filters=[("purpose", "=", "evaluate"), ("step", ">", 0)])  # fmt: skip
+        rows = table.to_pylist()
+    episodes = {row["trajectory_id"]: row for row in rows}.values()
+    found = defaultdict(list)
+    for row in sorted(episodes, key=lambda row: row["step"]):
+        found[row["task_slot"].rpartition("-")[2]].append(int(row["outcome"] == 1))
+    steps = sorted({row["step"] for row in rows})
+    return Evaluated(steps=steps, successes=dict(found))
 
-    Args:
-        first, second: Parquet records.
-    """
-    (one, of_one), (two, of_two) = _evaluated(first), _evaluated(second)
-    tasks = sorted(one.keys() & two.keys())
-    if not tasks or of_one != of_two:
+
+def gap(first: Evaluated, second: Evaluated) -> Gap | None:
+    """Compare two runs whose pools were generated alike; None without common evaluations."""
+    tasks = sorted(first.successes.keys() & second.successes.keys())
+    if not tasks or list(first.steps) != list(second.steps):
         return None
-    shares = [(_share(one[task]), _share(two[task])) for task in tasks]
+    shares = [(mean(first.successes[t]).value, mean(second.successes[t]).value) for t in tasks]
     return Gap(
-        steps=of_one,
+        steps=first.steps,
         first=mean([a for a, _ in shares]).value,
         second=mean([b for _, b in shares]).value,
         difference=mean([b - a for a, b in shares]),
     )
 
 
-def _evaluated(path: Path) -> tuple[Successes, tuple[int, ...]]:
-    """Return the successes by place of the task in its pool, and the steps of the evaluations."""
-    found, steps = defaultdict(list), set()
-    if path.is_file():
-        columns = ["step", "task_slot", "trajectory_id", "outcome"]
-        table = parquet.read_table(path, columns=columns, filters=[("purpose", "=", "evaluate"), ("step", ">", 0)])  # fmt: skip
-        episodes = {row["trajectory_id"]: row for row in table.to_pylist()}
-        for row in episodes.values():
-            place = row["task_slot"].rpartition("-")[2]
-            found[place].append(row["outcome"] == 1)
-            steps.add(row["step"])
-    return found, tuple(sorted(steps))
+def write(path: Path, seed: int, first: Evaluated, second: Evaluated) -> None:
+    """Write both runs of a seed as one line of JSON."""
+    line = {"seed": seed, "first": asdict(first), "second": asdict(second)}
+    path.write_text(json.dumps(line) + "\n", encoding="utf-8")
 
 
-def _share(successes: list[bool]) -> float:
-    return sum(successes) / len(successes)
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """Return the seeds as a table in Markdown, and their mean with its interval over seeds."""
+    found: list[tuple[int, Gap]] = []
+    for line in sorted(lines, key=lambda line: line["seed"]):
+        one = gap(Evaluated(**line["first"]), Evaluated(**line["second"]))
+        if one is not None:
+            found.append((line["seed"], one))
+    rows = [
+        f"| {seed} | {one.first:.3f} | {one.second:.3f} | {one.difference.text(sign=True)} |"
+        for seed, one in found
+    ]
+    means = [one.difference.value for _, one in found]
+    clear = sum(one.difference.value > one.difference.half for _, one in found)
+    above = sum(value > 0 for value in means)
+    end = f"{len(means)} seeds: {above} above, {clear} with an interval above 0"
+    if means:
+        end += f"; difference {mean(means).text(sign=True)} (95 % over seeds)"
+    head = "| seed | outcome only | the loop | difference |\n|---|---|---|---|"
+    return "\n".join([head, *rows, "", end])
+
+
+if __name__ == "__main__":
+    lines = [line for name in sys.argv[1:] for line in read_file(Path(name), object_in)]
+    sys.stdout.write(table(lines) + "\n")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from demo.gap import gap
+from demo.gap import evaluated as read
+from demo.gap import gap, table, write
 from demo.report import Baseline, write_report
 from tests.unit.demo.test_demo import record, step
 from tests.unit.demo.test_report import exported
@@ -32,9 +34,9 @@ def test_the_difference_is_over_tasks_and_leaves_the_first_evaluation_out(tmp_pa
     second = exported(
         tmp_path / "b", evaluated("b", {"h0": (-1, 1, 1), "h1": (-1, -1, 1), "h2": (-1, -1, 1)})
     )
-    found = gap(first, second)
+    found = gap(read(first), read(second))
     assert found is not None
-    assert found.steps == (5, 10)
+    assert found.steps == [5, 10]
     assert (found.first, found.second) == (pytest.approx(1 / 6), pytest.approx(2 / 3))
     assert found.difference.count == 3
     assert found.difference.value == pytest.approx((1.0 + 0.0 + 0.5) / 3)
@@ -46,8 +48,25 @@ def test_the_difference_is_over_tasks_and_leaves_the_first_evaluation_out(tmp_pa
 def test_runs_without_a_common_evaluation_are_not_compared(tmp_path: Path) -> None:
     whole = exported(tmp_path / "a", evaluated("a", {"h0": (-1, 1, 1)}))
     stopped = exported(tmp_path / "b", evaluated("b", {"h0": (-1, 1)}))
-    assert gap(whole, stopped) is None
-    assert gap(whole, tmp_path / "none") is None
+    assert gap(read(whole), read(stopped)) is None
+    assert gap(read(whole), read(tmp_path / "none")) is None
+
+
+def test_records_of_seeds_make_one_table(tmp_path: Path) -> None:
+    lines = []
+    for seed, better in ((2, (1, 1)), (1, (1, -1))):
+        files = [
+            exported(tmp_path / f"{seed}{name}", evaluated(name, {"h0": (-1, *found), "h1": (-1, *found)}))
+            for name, found in (("a", (-1, -1)), ("b", better))
+        ]  # fmt: skip
+        write(tmp_path / "gap.jsonl", seed, *map(read, files))
+        lines.append(json.loads((tmp_path / "gap.jsonl").read_text()))
+    rows = table(lines).splitlines()
+    assert rows[2:4] == [
+        "| 1 | 0.000 | 0.500 | +0.500 ± 0.000 |",
+        "| 2 | 0.000 | 1.000 | +1.000 ± 0.000 |",
+    ]
+    assert rows[-1].startswith("2 seeds: 2 above, 2 with an interval above 0; difference +0.750")
 
 
 def test_the_page_draws_both_runs_in_one_picture(tmp_path: Path) -> None:
@@ -55,7 +74,7 @@ def test_the_page_draws_both_runs_in_one_picture(tmp_path: Path) -> None:
         exported(tmp_path / pool, evaluated(pool, {"h0": (-1, 1, 1), "h1": (-1, -1, 1)}))
         for pool in ("pool-a", "pool-b")
     ]
-    apart = gap(*files)
+    apart = gap(*map(read, files))
     assert apart is not None
     steps = [step(at, {"eval/sampled": at / 20}) for at in (0, 5, 10)]
     baseline = Baseline(record=record(steps), gap=apart)
