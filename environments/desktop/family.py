@@ -8,18 +8,19 @@ from typing import Final
 from environments.desktop import generator, tasks
 from environments.desktop.session import AGENTS, Desktop
 from environments.desktop.tasks import DesktopTask, PlayOptions, size_of, tree_of
-from environments.gui.actions import call
+from environments.gui import replay
+from environments.gui.actions import Action, call
 from environments.gui.episode import ComputerEpisode
-from environments.gui.rewriting import ScreenFamily
-from triforge.environments.kit import proofs
+from environments.gui.rewriting import ASK, FIELDS, ScreenFamily
+from triforge.environments.kit import closed_menu, expect_fields, proofs
 from triforge.environments.registry import About
-from triforge.errors import InputError
-from triforge.rollout.protocols import TaskDraft
-from triforge.types import CheckResult, Params, Task
+from triforge.errors import EnvError, InputError
+from triforge.rollout.protocols import RewriteMenu, TaskDraft
+from triforge.types import CheckResult, Direction, Params, Task
 
 
 class DesktopComputer(Desktop):
-    """A desktop that has just started with a task's files."""
+    """A desktop that has just started with a task's files; the actions before the agent's turn are played."""
 
     def __init__(self, task: DesktopTask, options: PlayOptions) -> None:
         super().__init__(
@@ -30,6 +31,19 @@ class DesktopComputer(Desktop):
         )
         self._limit = options.disk_limit
         self.get = tasks.getter(self.home, self.windows)
+
+        def act(action: Action) -> str:
+            if action.ref is not None:
+                return "there are no numbered elements"
+            self.act(action)
+            solved = task.evaluator.score(self.get) == 1.0
+            return "the task is solved after it" if solved else ""
+
+        try:
+            replay.play(task, act, "desktop")
+        except BaseException:
+            self.stop()
+            raise
 
     def listing(self) -> str:
         return "files:\n" + (tree_of(self.home) or "(none)")
@@ -72,17 +86,59 @@ class DesktopFamily(ScreenFamily[DesktopTask, PlayOptions]):
         for _, changes, _ in given.known:
             tasks.expect_open(given.model_copy(update=changes))
 
+    with_success, asks = replay.with_success, replay.asks
+
+    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
+        """Return the other starts inside a success, and for whole tasks the choices of variant and hint."""
+        given, menu = self.read(task.params), super().rewrite_menu(task, direction)
+        here = {"variant": given.known[given.place or 0][0], "hint": "yes" if given.hint else "no"}
+        inside = [{**here, "start": start} for start in replay.starts(given, direction)]
+        others = [{**answer, "start": replay.WHOLE} for answer in menu.combinations]
+        if menu.json_schema and not inside and not given.played:
+            return menu
+        about = menu.description.partition(ASK)[0] + replay.described(given) * bool(inside)
+        return closed_menu(about, inside if given.played else [*inside, *others])
+
+    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
+        """Return the task with another start, with another variant's instruction and verifier, or with a hint."""
+        if set(answer) == {"hint"}:
+            return super().apply_rewrite(task, answer)
+        expect_fields(answer, (*FIELDS, "start"), "desktop rewrite")
+        start = replay.at_start(self.read(task.params), answer["start"], self.name)
+        draft = super().apply_rewrite(task, {name: answer[name] for name in FIELDS})
+        return self.draft(self.read({**draft.params, **start}))
+
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
-        """Prove also that the verifier does not hold on the files as they are laid out."""
-        made = super().check_rewrite(parent, candidate)
+        """Prove also that the verifier does not hold on the files as they are laid out, nor after the actions played before."""
+        try:
+            before, after = self.read(parent.params), self.read(candidate.params)
+        except InputError as error:
+            return proofs(("well_formed", False, error.detail))
+        if before.played or after.played:
+            announces = candidate.instruction == after.announced
+            made = replay.start_proofs(before, after) + proofs(("announced", announces))
+        else:
+            params = self.write(before.model_copy(update={"recorded": after.recorded}))
+            made = super().check_rewrite(parent.model_copy(update={"params": params}), candidate)
         if all(result.passed for result in made):
-            fault = ""
-            try:
-                self.check(self.read(candidate.params))
-            except InputError as error:
-                fault = error.detail
+            fault = self._fault(after)
             made += proofs(("not_satisfied_at_reset", not fault, fault))
         return made
+
+    def _fault(self, given: DesktopTask) -> str:
+        """Return why a task cannot begin, or has ended before it begins."""
+        try:
+            self.check(given)
+            if given.played:
+                DesktopComputer(given, PlayOptions()).stop()
+        except (InputError, EnvError) as error:
+            return error.detail
+        return ""
+
+    def drift(self, root: Params, candidate: Params) -> float:
+        """Return the distance of variant and hint, and a quarter for another start."""
+        moved = self.read(root).done != self.read(candidate).done
+        return min(1.0, super().drift(root, candidate) + 0.25 * moved)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         made = generator.generate(count, seed, options)
@@ -93,7 +149,7 @@ class DesktopFamily(ScreenFamily[DesktopTask, PlayOptions]):
     ) -> ComputerEpisode:
         return ComputerEpisode(
             self.name,
-            announced,
+            replay.shown(announced, given),
             given.evaluator,
             lambda: DesktopComputer(given, options),
             given.horizon,
@@ -103,13 +159,14 @@ class DesktopFamily(ScreenFamily[DesktopTask, PlayOptions]):
         )
 
     def solution(self, given: DesktopTask, options: PlayOptions) -> Sequence[str] | None:
-        """Return the task's own solution, entered into the terminal; None when the task has none."""
+        """Return the rest of the task's own solution, entered into the terminal; None when the task has none, or began otherwise."""
         infeasible = given.evaluator.infeasible
-        if not given.solution and not infeasible:
+        if (not given.solution and not infeasible) or (given.played and given.recorded):
             return None
+        rest = given.solution[given.played :]
         if options.actions == "command":
-            return [*(f"run {line}" for line in given.solution), "fail" if infeasible else "done"]
-        typed = [call("type", text=f"{line}\n") for line in given.solution]
+            return [*(f"run {line}" for line in rest), "fail" if infeasible else "done"]
+        typed = [call("type", text=f"{line}\n") for line in rest]
         return [*typed, call("terminate", status="failure" if infeasible else "success")]
 
 

@@ -11,8 +11,10 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue
 
+from environments.gui.actions import Action
 from environments.gui.episode import ScreenOptions
 from environments.gui.evaluators import Getter
+from environments.gui.replay import Begun
 from environments.gui.rewriting import ScreenTask, Variant
 from triforge.environments.kit import Strict
 from triforge.errors import InputError
@@ -148,7 +150,7 @@ class DesktopVariant(Variant):
     solution: Solution
 
 
-class DesktopTask(ScreenTask):
+class DesktopTask(ScreenTask, Begun):
     """The parameters of a task, in OSWorld's shape; the agent does not see the `solution`, commands for the terminal."""
 
     id: str = Field(default="", max_length=200)
@@ -156,6 +158,11 @@ class DesktopTask(ScreenTask):
     horizon: int = Field(default=15, ge=1, le=200)
     solution: Solution
     variants: Sequence[DesktopVariant] = Field(default=(), max_length=16)
+
+    @property
+    def script(self) -> Sequence[str]:
+        """The actions of a success: the recorded ones, or the solution entered into the terminal."""
+        return self.recorded or [str(Action("type", text=f"{line}\n")) for line in self.solution]
 
 
 class GeneratorOptions(Strict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -144,12 +145,43 @@ def read_command(response: str) -> Action:
     return _action(_spelled_out(response.rpartition("</think>")[2].strip()))
 
 
+def read_written(text: str) -> Action:
+    """Read an action as `str(action)` writes it, such as `left_click [4]`."""
+    match = _WRITTEN.fullmatch(text)
+    kind, ref, x, y, value = match.groups() if match else ("",) * 5
+    arguments: dict[str, object] = {"action": kind}
+    if ref:
+        arguments["ref"] = int(ref)
+    if x:
+        arguments["coordinate"] = [int(x), int(y)]
+    if value and kind in _VALUES:
+        name, read = _VALUES[kind]
+        with contextlib.suppress(ValueError, RecursionError):
+            arguments[name] = read(value)
+    action = _action(arguments)
+    if str(action) != text:
+        raise MalformedError("bad_argument", f"{_shown(text)} is no action, expected {action}")
+    return action
+
+
 def call(action: str, **arguments: object) -> str:
     """Return a whole response in the computer-use format."""
     body = json.dumps(
         {"name": "computer_use", "arguments": {"action": action, **arguments}}, ensure_ascii=False
     )
     return f"Action: {action.replace('_', ' ')}.\n<tool_call>\n{body}\n</tool_call>"
+
+
+_WRITTEN: Final = re.compile(
+    r"(?s)(\w{1,20})(?: \[(\d{1,7})\]| \((\d{1,3}), (\d{1,3})\))?(?: (.+))?"
+)
+_VALUES: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
+    "key": ("keys", str),
+    "type": ("text", json.loads),
+    "scroll": ("pixels", int),
+    "wait": ("time", float),
+    "terminate": ("status", str),
+}
 
 
 # ---- from text to arguments -----------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ _SCHEMA: Final = json.dumps(
         "additionalProperties": False,
     }
 )
+ASK: Final = "Write a hint: one sentence that helps to do just this and asks for nothing else."
 _QUARTER: Final = 0.25
 _LOOK: Final = 600  # characters of an instruction that the rewriter sees
 
@@ -113,9 +114,7 @@ class ScreenFamily(Family[TaskT, PlayT]):
             return closed_menu("\n".join(lines), choices)
         if direction == "harder" or given.hint:
             return RewriteMenu(description=lines[0])
-        lines.append(
-            "Write a hint: one sentence that helps to do just this and asks for nothing else."
-        )
+        lines.append(ASK)
         return RewriteMenu(description="\n".join(lines), json_schema=_SCHEMA)
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:

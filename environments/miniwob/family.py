@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
+from environments.gui import replay
 from environments.gui.actions import Action
 from environments.gui.episode import Format, ReadOptions, ScreenEpisode
 from environments.miniwob.browser import SHARED, Browsers
@@ -67,7 +68,7 @@ class MiniWobEpisode(ScreenEpisode):
 
     def start(self) -> Reset:
         page = Page(self._lease.begin(), self._problem.task, self._problem.seed)
-        look = page.look()
+        look = page.replay(self._problem)
         if look.utterance != self._problem.utterance:
             error = EnvError(
                 f"miniwob: the page says {look.utterance[:200]!r}, its task announces {self._problem.utterance[:200]!r}"
@@ -75,7 +76,8 @@ class MiniWobEpisode(ScreenEpisode):
             error.retryable = False
             raise error
         self._shown = page, look
-        return Reset(observation=self._observe(f"task: {look.utterance}"), system=self._guide)
+        announced = replay.shown(f"task: {look.utterance}", self._problem)
+        return Reset(observation=self._observe(announced), system=self._guide)
 
     def _act(self, action: Action) -> StepResult:
         if action.kind == "terminate":  # a page that is done ends the episode by itself
@@ -179,7 +181,7 @@ class MiniWobFamily(Family[Problem, PlayOptions]):
         _known([problem.task])
         if problem.utterance:
             return problem
-        look = self._look(problem)
+        look = self._look(problem.model_copy(update={"played": 0}))
         return problem.model_copy(update={"utterance": look.utterance})
 
     def instruction(self, given: Problem) -> str:
@@ -198,21 +200,31 @@ class MiniWobFamily(Family[Problem, PlayOptions]):
     ) -> MiniWobEpisode:
         return MiniWobEpisode(given, options, self._browsers)
 
+    with_success, asks = replay.with_success, replay.asks
+
     def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
-        """Return the other pages of the row: later ones are harder, earlier ones easier."""
+        """Return the other starts inside a success, and for whole tasks the other pages of the row: later ones are harder."""
         problem = self.read(task.params)
         row = next((row for row in _ROWS if problem.task in row), (problem.task,))
         here = row.index(problem.task)
         near = row[here + 1 :] if direction == "harder" else row[:here]
+        others = [name for name in near if name in pages() and not problem.played]
+        inside = replay.starts(problem, direction)
+        about = f"Present page: {problem.task}, which says: {problem.utterance}"
         return closed_menu(
-            f"Present page: {problem.task}, which says: {problem.utterance}",
-            [{"task": name} for name in near if name in pages()],
+            about + replay.described(problem) * bool(inside),
+            [{"task": problem.task, "start": start} for start in inside]
+            + [{"task": name, "start": replay.WHOLE} for name in others],
         )
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        """Return the task on another page, which is opened to read its utterance."""
-        expect_fields(answer, ("task",), "miniwob rewrite")
-        return self.validate({**task.params, "task": answer["task"], "utterance": ""})
+        """Return the task with another start, or on another page, which is opened to read its utterance."""
+        expect_fields(answer, ("task", "start"), "miniwob rewrite")
+        problem, name = self.read(task.params), answer["task"]
+        params = {**task.params, **replay.at_start(problem, answer["start"], self.name)}
+        if name != problem.task:
+            params |= {"task": name, "utterance": ""}
+        return self.validate(params)
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
         """Open the page once more; a solver or the measurement proves that it can be solved."""
@@ -220,23 +232,37 @@ class MiniWobFamily(Family[Problem, PlayOptions]):
             before, after = self.read(parent.params), self.read(candidate.params)
         except InputError as error:
             return proofs(("well_formed", False, error.detail))
-        look = self._look(after)
-        row = next((row for row in _ROWS if before.task in row), ())
-        other = after.model_copy(update={"task": before.task, "utterance": before.utterance})
-        same_row = after.task in row and other == before
+        try:
+            look = self._look(after)
+        except EnvError as error:
+            return proofs(("not_satisfied_at_reset", False, error.detail))
+        made = replay.start_proofs(before, after)
+        if not before.played and not after.played:
+            row = next((row for row in _ROWS if before.task in row), ())
+            own = ("task", "utterance", "recorded")
+            back = after.model_copy(update={name: getattr(before, name) for name in own})
+            same_row = after.task in row and back == before
+            made = proofs(
+                ("differs", after.task != before.task),
+                ("same_row", same_row, "of page; seed and horizon stay"),
+            )
         page_says = look.utterance == candidate.instruction
-        return proofs(
-            ("differs", after.task != before.task),
-            ("same_row", same_row, "of page; seed and horizon stay"),
+        return made + proofs(
             ("page_says", page_says, f"the page says {look.utterance[:200]!r}"),
             ("not_satisfied_at_reset", not look.over),
         )
+
+    def drift(self, root: Params, candidate: Params) -> float:
+        """Return the share of page, seed, horizon, utterance and start that differ."""
+        one, two = self.read(root), self.read(candidate)
+        names = ("task", "seed", "horizon", "utterance", "done")
+        return len([n for n in names if getattr(one, n) != getattr(two, n)]) / len(names)
 
     def _look(self, problem: Problem) -> Look:
         lease = self._browsers.lease(PlayOptions().browsers)
         sound = False
         try:
-            look = Page(lease.begin(), problem.task, problem.seed).look()
+            look = Page(lease.begin(), problem.task, problem.seed).replay(problem)
             sound = True
             return look
         finally:

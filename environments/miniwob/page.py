@@ -12,8 +12,8 @@ from typing import Final
 from pydantic import Field, JsonValue
 
 from environments.gui.actions import Action, pixels, web_key
+from environments.gui.replay import Begun, play
 from environments.miniwob.browser import Browser, ScriptError
-from triforge.environments.kit import Strict
 from triforge.errors import EnvError
 
 _CLICKABLE: Final = (
@@ -144,7 +144,7 @@ _BUTTONS: Final = {"left_click": 0, "double_click": 0, "middle_click": 1, "right
 MAX_SEED: Final = 2**31 - 1
 
 
-class Problem(Strict):
+class Problem(Begun):
     """The parameters of a task; a missing utterance is read from the page."""
 
     task: str = Field(min_length=1, max_length=64)
@@ -202,6 +202,20 @@ class Page:
             utterance=str(value["utterance"]),
             nodes=read_dom(dom),
         )
+
+    def replay(self, problem: Problem) -> Look:
+        """Play the actions before the agent's turn; return the state after them."""
+        look = self.look()
+
+        def act(action: Action) -> str:
+            nonlocal look
+            if not self.act(action, look.nodes):
+                return f"there is no element {action.ref}"
+            look = self.look()
+            return "the page is over after it" if look.over else ""
+
+        play(problem, act, "miniwob")
+        return look
 
     def screenshot(self, scale: int) -> bytes:
         return self._browser.screenshot(WIDTH, HEIGHT, scale)

@@ -6,6 +6,7 @@
     Measured    proofs that the acceptance measurement replaces, where neither the family nor a solver gives them
     SubGoals    the parts of a task that an episode reached; without it a model alone explains failures, and easier tasks may leave
                 out what was missed
+    Replays     easier tasks that begin inside a recorded success
 
 `PROOFS` names what a family must prove of a rewrite. Each proof is a `CheckResult` of that name from `check_rewrite`;
 a proof that the family does not give is found by playing, see docs/environments.md.
@@ -84,6 +85,18 @@ class SubGoals(Protocol):
 
         `actions` are those that the environment understood (`StepResult.action`), `options` the run's. A sub-goal that holds
         at reset is reached after 0 actions; tasks of one kind have the same sub-goals in the same order, an easier one maybe fewer.
+        """
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """A family whose easier tasks may begin after the first actions of a recorded success."""
+
+    def with_success(self, task: Task, actions: Sequence[str]) -> Task:
+        """Return a task whose parameters hold a success of it as well, for `rewrite_menu`, `apply_rewrite` and `check_rewrite`.
+
+        `actions` are those that the environment understood in the shortest success of the task (`StepResult.action`). A task that
+        cannot begin inside of it is returned as it is. What a rewrite does not need of the success, it leaves out.
         """
 
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from services.env_adapter.adaptation.settings import AdaptSettings
 from triforge.prompt_escaping import one_line, quote
-from triforge.rollout.adapting import SubGoal, SubGoals
+from triforge.rollout.adapting import Replays, SubGoal, SubGoals
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
@@ -282,6 +282,14 @@ def missed_sub_goal(
     missed = (_first_missed(family.sub_goals(task, actions, options)) for actions in failed)
     counts = Counter(place for place in missed if place is not None)
     return min(counts, key=lambda place: (-counts[place], place), default=None)
+
+
+def with_success(family: object, task: Task, notes: Sequence[DiagnosisNote]) -> Task:
+    """Return a task that knows its shortest success; the task itself without one, or of a family that replays none."""
+    won = choose(notes, "harder", count=1)
+    return (
+        family.with_success(task, _actions(won[0])) if won and isinstance(family, Replays) else task
+    )
 
 
 def _actions(note: DiagnosisNote) -> list[str]:

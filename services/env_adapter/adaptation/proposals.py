@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from services.env_adapter.adaptation.candidates import CandidateChecks, Solver, near_root
-from services.env_adapter.adaptation.diagnosis import Diagnosis, missed_sub_goal
+from services.env_adapter.adaptation.diagnosis import Diagnosis, missed_sub_goal, with_success
 from services.env_adapter.adaptation.measurement import OpenSlot, new_proposal, proposal_id
 from services.env_adapter.adaptation.rewriter import (
     Answer,
@@ -73,11 +74,14 @@ class ProposalWriter:
             same = TaskDraft(params=parent.params, instruction=parent.instruction, kind=parent.kind)
             return proposal, same
         try:
-            menu, offered, problem = await asyncio.to_thread(self._offer, proposal, outcome, slot)
+            parent, menu, offered, problem = await asyncio.to_thread(
+                self._offer, proposal, outcome, slot
+            )
             if offered:
+                known = replace(slot, parent=parent)
                 try:
                     async with asyncio.timeout(settings.deadline_s):
-                        return await self._ask(proposal, outcome, slot, menu, offered)
+                        return await self._ask(proposal, outcome, known, menu, offered)
                 except TimeoutError:
                     problem = (
                         f"no candidate within {settings.deadline_s:.0f} s (adaptation.deadline_s)"
@@ -91,16 +95,17 @@ class ProposalWriter:
 
     def _offer(
         self, proposal: Proposal, outcome: RunOutcome, slot: OpenSlot
-    ) -> tuple[RewriteMenu, Choices, str]:
-        """Return the menu, the choices of it that may be answered, and why there are none.
+    ) -> tuple[Task, RewriteMenu, Choices, str]:
+        """Return the parent, the menu, the choices of it that may be answered, and why there are none.
 
-        An easier task of the same goal leaves the sub-goal that was missed to the agent.
+        An easier task of the same goal leaves the sub-goal that was missed to the agent; it may begin inside the shortest success.
         """
         family, parent = self._family(slot.parent.family), slot.parent
         settings, options = outcome.settings.adaptation, outcome.settings.env_adapter.options
         missed = None
         if proposal.direction == "easier":
             missed = missed_sub_goal(family, parent, outcome.notes, options)
+            parent = with_success(family, parent, outcome.notes)
         menu = family.rewrite_menu(parent, proposal.direction)
         tried = slot.tried
         refused: Counter[str] = Counter()
@@ -135,7 +140,7 @@ class ProposalWriter:
             offered = choices(menu, lambda answer: draft_of(answer) is not None, seed=seed)
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
         problem = f"no {proposal.direction} task is left to offer for this slot"
-        return menu, offered, f"{problem}: {reasons}" if reasons else problem
+        return parent, menu, offered, f"{problem}: {reasons}" if reasons else problem
 
     async def _ask(
         self,

@@ -170,6 +170,56 @@ async def test_giving_up_or_claiming_too_early_is_a_failure() -> None:
     assert (claimed[-1].done, claimed[-1].success, claimed[-1].label) == (True, False, -1)
 
 
+TWO: dict[str, Any] = {
+    **CREATE,
+    "horizon": 2,
+    "evaluator": {
+        "func": ["exact_match", "exact_match"],
+        "result": [{"type": "exists", "path": name} for name in ("new.txt", "old.txt")],
+        "expected": [{"type": "rule", "rules": {"expected": text}} for text in ("yes", "no")],
+    },
+    "solution": ["touch new.txt", "rm old.txt"],
+}
+
+
+@needs_a_screen
+async def test_a_task_begins_inside_its_solution_or_a_recorded_success() -> None:
+    task = task_of(FAMILY, TWO)
+    clicks = ["left_click (300, 300)", 'type "rm old.txt"', "key enter", 'type "touch new.txt\\n"']
+    known = FAMILY.with_success(task, [*clicks, "terminate success"])
+    for parent, count, last in ((task, 1, "run rm old.txt"), (known, 3, "run touch new.txt")):
+        start = f"after {count} action{'s' * (count > 1)}"
+        draft = FAMILY.apply_rewrite(parent, {"variant": "present", "hint": "no", "start": start})
+        assert all(check.passed for check in FAMILY.check_rewrite(parent, draft))
+        inside = task_of(FAMILY, draft.params)
+        assert (inside.instruction, inside.kind) == (task.instruction, task.kind)
+        environment = FAMILY.make(TERSE)
+        try:
+            reset = await environment.reset(inside, seed=0)
+            results = [await environment.step(response) for response in (last, "done")]
+        finally:
+            await environment.close()
+        assert [result.success for result in results] == [False, True]
+        _, before, *files = reset.observation.text.splitlines()
+        assert before.startswith("played before: ")
+        assert files == ["files:", *(["new.txt", "old.txt"] if parent is task else ["(none)"])]
+        rest = ["run rm old.txt", "done"] if parent is task else None
+        assert FAMILY.gold(inside, TERSE) == rest
+
+
+@needs_a_screen
+async def test_a_success_after_which_the_task_is_solved_is_no_start() -> None:
+    params = {**TWO, "recorded": ['type "touch new.txt; rm old.txt\\n"', "wait 0"]}
+    parent = task_of(FAMILY, params)
+    answer = {"variant": "present", "hint": "no", "start": "after 1 action"}
+    draft = FAMILY.apply_rewrite(parent, answer)
+    failed = [check for check in FAMILY.check_rewrite(parent, draft) if not check.passed]
+    assert [check.name for check in failed] == ["not_satisfied_at_reset"]
+    with pytest.raises(EnvError, match=r"action 1 played before.* solved") as caught:
+        await play(draft.params, [])
+    assert not caught.value.retryable
+
+
 @needs_a_screen
 async def test_a_full_disk_is_a_failure() -> None:
     line = "run head -c 2000000 /dev/zero > a; head -c 2000000 /dev/zero > b"
@@ -257,6 +307,11 @@ def test_every_sort_of_task_is_generated_open_and_with_a_solution() -> None:
         ({"config": [{"type": "execute", "parameters": {}}]}, "config.0.type"),
         ({"config": [{"type": "make_folder", "parameters": {"path": "old"}},
                      {"type": "write_file", "parameters": {"path": "old", "content": ""}}]}, "cannot be made"),
+        ({"played": 1}, "given 1, expected fewer than the 1 actions"),
+        ({"recorded": ["click 5", "wait 1"]}, "recorded.0: there is no action 'click'"),
+        ({"recorded": ["wait 1", "terminate success"]}, "recorded.1: given 'terminate success', expected no end"),
+        ({"recorded": ["wait 0"] * 51}, "recorded"),
+        ({"played": 1, "solution": ["x" * 501, "true"]}, "recorded.0: text: 1 to 500"),
     ],
 )  # fmt: skip
 def test_a_malformed_task_is_refused_with_a_sentence(
@@ -264,6 +319,39 @@ def test_a_malformed_task_is_refused_with_a_sentence(
 ) -> None:
     with pytest.raises(InputError, match=sentence):
         FAMILY.validate({**CREATE, **changes})
+
+
+def test_rewrites_of_a_begun_task_stay_inside_its_success() -> None:
+    task = task_of(FAMILY, {**TWO, "solution": [*TWO["solution"], "true"]})
+    assert FAMILY.rewrite_menu(task, "harder").combinations == ()
+    inside = task_of(FAMILY, {**task.params, "played": 1})
+    starts = {
+        direction: [answer["start"] for answer in FAMILY.rewrite_menu(inside, direction).combinations]
+        for direction in ("harder", "easier")
+    }  # fmt: skip
+    assert starts == {"harder": ["whole task"], "easier": ["after 2 actions"]}
+    assert 0.0 < FAMILY.drift(task.params, inside.params) < 0.75
+    drafts = [FAMILY.validate(one.params) for one in (task, inside)]
+    assert FAMILY.asks(drafts[0], {}) == FAMILY.asks(drafts[1], {})
+    back = {"variant": "present", "hint": "no", "start": "whole task"}
+    assert FAMILY.apply_rewrite(inside, back).params == task.params
+    for name, changes in {
+        "same_task": {"horizon": 99},
+        "known_success": {"recorded": ["wait 1", "wait 2", "wait 3"]},
+        "differs": {"played": 1},
+    }.items():
+        lie = FAMILY.validate({**task.params, "played": 2, **changes})
+        failed = {check.name for check in FAMILY.check_rewrite(inside, lie) if not check.passed}
+        assert name in failed
+
+
+def test_a_success_without_a_start_inside_of_it_changes_nothing() -> None:
+    task = task_of(FAMILY, TWO)
+    for actions in (["wait 1", "terminate success"], ["", "wait 1"], ["wait 0"] * 51, ["?", "?"]):
+        assert FAMILY.with_success(task, actions) == task
+    inside = task_of(FAMILY, {**task.params, "played": 1})
+    recorded = FAMILY.with_success(inside, ["wait 1", "wait 2"]).params["recorded"]
+    assert recorded == ['type "touch new.txt\\n"', "wait 1", "wait 2"]
 
 
 def test_a_task_that_cannot_be_done_is_solved_by_giving_it_up() -> None:

@@ -18,6 +18,7 @@ from environments.gui.actions import (
     pyautogui_key,
     read_command,
     read_computer_use,
+    read_written,
     web_key,
     x_key,
 )
@@ -45,6 +46,17 @@ from triforge.rollout.protocols import Observation, StepResult
 )  # fmt: skip
 def test_a_call_is_read(response: str, action: Action) -> None:
     assert read_computer_use(response) == action
+    assert read_written(str(action)) == action
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "click 4", "left_click", "left_click [4] now", "left_click (5, 1000)", "type (1, 2) \"a\"", "type a", "type " + "[" * 9999,
+     "type \"\\ud800\"", "wait 1.0", "wait nan", "wait -1", "scroll " + "9" * 9999, "key ctrl+", "key Ctrl", "terminate", "wait 1\n"],
+)  # fmt: skip
+def test_a_text_that_no_action_writes_is_refused(text: str) -> None:
+    with pytest.raises(MalformedError):
+        read_written(text)
 
 
 @pytest.mark.parametrize(

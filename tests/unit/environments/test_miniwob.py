@@ -74,7 +74,7 @@ def test_a_rewrite_is_another_page_of_its_row_with_the_sentence_of_that_page(
     task = task_of(family, {"task": "click-tab", "seed": 11})
     assert family.rewrite_menu(task, "easier").combinations == ()
     (answer, *_) = family.rewrite_menu(task, "harder").combinations
-    assert answer == {"task": "click-tab-2-easy"}
+    assert answer == {"task": "click-tab-2-easy", "start": "whole task"}
     draft = family.apply_rewrite(task, answer)
     assert draft.instruction != task.instruction
     assert all(check.passed for check in family.check_rewrite(task, draft))
@@ -88,7 +88,7 @@ def test_a_rewrite_is_another_page_of_its_row_with_the_sentence_of_that_page(
         lie = TaskDraft(params=params, instruction=text)
         failed = {check.name for check in family.check_rewrite(task, lie) if not check.passed}
         assert name in failed
-    for bad in ({}, {"task": "no-page"}):
+    for bad in ({}, {"task": "no-page", "start": "whole task"}, {**answer, "start": "soon"}):
         with pytest.raises(InputError, match="miniwob"):
             family.apply_rewrite(task, bad)
 
@@ -118,6 +118,61 @@ async def test_the_right_commands_solve_the_page(
     results = await play(family, task, {}, solution)
     assert [result.success for result in results] == [False] * (len(solution) - 1) + [True]
     assert results[-1].label == 1
+
+
+async def test_a_task_begins_inside_a_recorded_success_of_it(family: MiniWobFamily) -> None:
+    task = task_of(family, {"task": "login-user", "seed": 11, "horizon": 3})
+    played = await play(family, task, {}, SOLUTIONS["login-user"])
+    known = family.with_success(task, ["", *(result.action for result in played)])
+    assert (known.instruction, family.rewrite_menu(known, "harder").combinations[0]["start"]) == (
+        task.instruction, "whole task",
+    )  # fmt: skip
+    answers = [{"task": "login-user", "start": f"after {n}"} for n in ("1 action", "2 actions")]
+    assert list(family.rewrite_menu(known, "easier").combinations) == answers
+    draft = family.apply_rewrite(known, answers[1])
+    assert (draft.instruction, draft.kind) == (task.instruction, task.kind)
+    assert {check.name: check.passed for check in family.check_rewrite(known, draft)} == dict.fromkeys(
+        ("differs", "same_task", "known_success", "page_says", "not_satisfied_at_reset"), True
+    )  # fmt: skip
+    inside = task_of(family, {**draft.params, "horizon": 1})  # what was played costs no step
+    environment = family.make(ONE)
+    try:
+        first = (await environment.reset(inside, seed=0)).observation
+        (result,) = [await environment.step(SOLUTIONS["login-user"][2])]
+    finally:
+        await environment.close()
+    assert result.success
+    shown, typed = first.text.splitlines()[1:], 'type [10] "BB2"'
+    assert shown[0] == f'played before: type [7] "bernardine"; {typed}'
+    assert '[10] password "BB2" focused' in shown
+
+    inside = task_of(family, draft.params)
+    assert list(family.rewrite_menu(inside, "easier").combinations) == []
+    starts = [answer["start"] for answer in family.rewrite_menu(inside, "harder").combinations]
+    assert starts == ["after 1 action", "whole task"]
+    whole = family.apply_rewrite(inside, {"task": "login-user", "start": "whole task"})
+    assert whole.params == task.params
+    assert 0.0 < drift(family, task.params, draft.params) < 0.75
+
+
+@pytest.mark.parametrize(
+    ("recorded", "sentence"),
+    [
+        (["left_click [999]", "wait 1"], "action 1 .* there is no element 999"),
+        (["left_click [4]", "wait 1"], "action 1 .* the page is over after it"),
+    ],
+)
+async def test_a_success_that_does_not_lead_into_the_page_is_refused(
+    family: MiniWobFamily, recorded: list[str], sentence: str
+) -> None:
+    task = task_of(family, {"task": "click-test-2", "seed": 11})
+    known = family.with_success(task, recorded)
+    draft = family.apply_rewrite(known, {"task": "click-test-2", "start": "after 1 action"})
+    (failed,) = family.check_rewrite(known, draft)
+    assert (failed.name, failed.passed) == ("not_satisfied_at_reset", False)
+    with pytest.raises(EnvError, match=sentence) as caught:
+        await play(family, task_of(family, draft.params), {}, [])
+    assert not caught.value.retryable
 
 
 async def test_pixels_and_screenshots_solve_a_page_too(family: MiniWobFamily) -> None:

@@ -60,10 +60,12 @@ def proposed(family: EnvironmentFamily, task: Task, answer: str, direction: Dire
 def test_a_generated_task_of_the_desktop_may_have_further_subtasks_and_a_hint() -> None:
     task = generated()
     assert offered(DESKTOP, task, "harder") == [
-        "variant: 2 subtasks, hint: no", "variant: 3 subtasks, hint: no",
+        "variant: 2 subtasks, hint: no, start: whole task", "variant: 3 subtasks, hint: no, start: whole task",
     ]  # fmt: skip
-    assert offered(DESKTOP, task, "easier") == ["variant: 1 subtask, hint: yes"]
-    draft = DESKTOP.apply_rewrite(task, {"variant": "3 subtasks", "hint": "no"})
+    assert offered(DESKTOP, task, "easier") == ["variant: 1 subtask, hint: yes, start: whole task"]
+    draft = DESKTOP.apply_rewrite(
+        task, {"variant": "3 subtasks", "hint": "no", "start": "whole task"}
+    )
     made = DESKTOP.read(draft.params)
     assert draft.instruction.startswith(task.instruction)
     assert draft.instruction.count(" Then ") == 2
@@ -74,12 +76,14 @@ def test_a_generated_task_of_the_desktop_may_have_further_subtasks_and_a_hint() 
     assert 0.0 < DESKTOP.drift(task.params, draft.params) < 0.75
     harder = task_of(DESKTOP, draft.params)
     assert offered(DESKTOP, harder, "harder") == []
-    assert len(offered(DESKTOP, harder, "easier")) == 5
-    hinted = DESKTOP.apply_rewrite(task, {"variant": "1 subtask", "hint": "yes"})
+    assert len(offered(DESKTOP, harder, "easier")) == 5 + 2  # two starts inside its solution
+    hinted = DESKTOP.apply_rewrite(
+        task, {"variant": "1 subtask", "hint": "yes", "start": "whole task"}
+    )
     assert hinted.instruction.endswith("Hint: The terminal knows the command mv.")
     assert (
         offered(DESKTOP, task_of(DESKTOP, hinted.params), "harder")[0]
-        == "variant: 1 subtask, hint: no"
+        == "variant: 1 subtask, hint: no, start: whole task"
     )
 
 
@@ -142,7 +146,9 @@ def test_an_answer_that_is_no_hint_is_refused_with_the_reason(
 
 def test_an_instruction_without_its_verifier_and_another_start_are_refused() -> None:
     task = generated()
-    draft = DESKTOP.apply_rewrite(task, {"variant": "2 subtasks", "hint": "no"})
+    draft = DESKTOP.apply_rewrite(
+        task, {"variant": "2 subtasks", "hint": "no", "start": "whole task"}
+    )
     lies: dict[str, TaskDraft] = {
         "differs": TaskDraft(params=task.params, instruction=task.instruction),
         "verifier_belongs": TaskDraft(params=draft.params, instruction=task.instruction),
@@ -167,8 +173,14 @@ def test_an_instruction_without_its_verifier_and_another_start_are_refused() -> 
     ]
     assert failed.name == "verifier_belongs"
     for answer in (
-        {"variant": "4 subtasks", "hint": "no"},
-        {"variant": "1 subtask", "hint": "maybe"},
+        {"variant": "4 subtasks", "hint": "no", "start": "whole task"},
+        {"variant": "1 subtask", "hint": "maybe", "start": "whole task"},
+        {
+            "variant": "2 subtasks",
+            "hint": "no",
+            "start": "after 1 action",
+        },  # the present one has one
+        {"variant": "2 subtasks", "hint": "no"},
         {},
     ):
         with pytest.raises(InputError, match="desktop rewrite"):

@@ -141,3 +141,37 @@ async def test_an_easier_task_leaves_the_sub_goal_that_was_missed(
     assert {answer["colour"] for answer in answers} == colours
     assert min(int(answer["shelf"]) for answer in answers) == lowest
     assert proposal.direction == "easier"
+
+
+class Replayed(ShelfFamily):
+    """The shelves below a ball's are the starts of an easier task: one for each action of a success."""
+
+    def with_success(self, task: Task, actions: Sequence[str]) -> Task:
+        return task.model_copy(update={"params": {**task.params, "shelf": len(actions)}})
+
+    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
+        shelves = tuple(str(n) for n in range(1, int(str(task.params["shelf"]))))
+        return RewriteMenu(description="A shelf.", fields={"shelf": shelves, "colour": ("blue",)})
+
+    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
+        assert task.params["shelf"] == 3, "the task knows the success"
+        return super().apply_rewrite(task, answer)
+
+
+@pytest.mark.parametrize(("successes", "shelves"), [(1, ["1", "2"]), (8, [])])
+async def test_an_easier_task_may_begin_inside_the_shortest_success(
+    service: Service, successes: int, shelves: list[str]
+) -> None:
+    model = FakeGenerate(first_choice)
+    adapter = make_adapter(service.database, lambda _: Replayed(), model)
+    notes = [
+        DiagnosisNote(trajectory_id=f"t{n}", success=n > 2, steps=(("climb", "up", ()),) * n)
+        for n in (5, 2, 3)
+    ]
+    settings = adapt_settings(max_pending=9, max_drift=1.0)
+    outcome = service.outcome(service.first, successes, notes=notes, settings=settings)
+    (proposal,) = await adapter.handle(outcome)
+    lines = [str(request.sampling.regex) for request in model.requests[-1:]]
+    assert lines == ["|".join(f"shelf: {n}, colour: blue" for n in shelves)] * bool(shelves)
+    direction, state = ("easier", "pending") if shelves else ("harder", "invalid")
+    assert (proposal.direction, proposal.state) == (direction, state)
