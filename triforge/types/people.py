@@ -95,7 +95,8 @@ class TrajectorySummary(Message):
     `outcome` is +1 of a success, -1 of a failure, None where nothing or only a score was measured; `error` is the infrastructure
     failure that prevented it. `length` counts steps, `tokens` the sampled ones. `staleness` is the number of versions that its
     oldest token lags behind the trained weights. `vote` is the mean of `votes` readable votes; they are `against` the outcome if
-    their sign is the other one. `advantage` is the mean of the steps that were trained on; without any, `reason` is why.
+    their sign is the other one. `advantage` is the mean of the steps that were trained on, or whose tokens another trainer has;
+    without any, `reason` is why.
     """
 
     id: str

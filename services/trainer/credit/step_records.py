@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
-from services.trainer.credit.credited import CreditedGroup
+from services.trainer.credit.credited import NO_TOKENS, CreditedGroup
 from services.trainer.credit.judged_groups import step_votes
 from triforge import __version__
 from triforge.algorithms.samples import Rollout, Sample
@@ -125,9 +125,10 @@ def _written(text: GenerateOutput, sample: Sample) -> dict[str, Any]:
 
 def _credit(sample: Sample) -> dict[str, Any]:
     trained = not sample.reason
+    elsewhere = sample.reason == NO_TOKENS  # its tokens are with the trainer that played it
     return {
         "reward": sample.reward,
-        "advantage": sample.advantage if trained else 0.0,
+        "advantage": sample.advantage if trained or elsewhere else 0.0,
         "weight": sample.weight * sample.tokens if trained else 0.0,
         "reason": sample.reason,
     }

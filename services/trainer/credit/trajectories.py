@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from services.trainer.credit.credited import CreditedGroup
+from services.trainer.credit.credited import NO_TOKENS, CreditedGroup
 from triforge.algorithms.samples import Rollout
 from triforge.types import TrainedRole
 
@@ -57,9 +57,9 @@ def _judgement(rollout: Rollout) -> dict[str, Any]:
 
 
 def _training(rollout: Rollout, versions: Mapping[TrainedRole, int]) -> dict[str, Any]:
-    """Return how many versions the responses lag behind, their mean advantage, or why they were not trained on."""
+    """Return how many versions the responses lag behind, their mean advantage, or why they have none."""
     samples = [step.response for step in rollout.steps]
-    kept = [sample.advantage for sample in samples if not sample.reason]
+    kept = [sample.advantage for sample in samples if sample.reason in ("", NO_TOKENS)]
     reasons = Counter(sample.reason for sample in samples).most_common(1)
     lags = (versions[s.role] - version for s in samples for version in s.versions if version >= 0)
     return {

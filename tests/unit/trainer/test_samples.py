@@ -128,7 +128,8 @@ def test_what_is_trained_on_has_a_weight_and_what_is_not_has_a_reason(
     for record in samples.records:
         for entry in (record, *record["votes"]):
             if entry["reason"]:
-                assert (entry["weight"], entry["advantage"]) == (0.0, 0.0), entry
+                assert entry["weight"] == 0.0, entry
+                assert entry["advantage"] == 0.0 or entry["reason"] == NO_TOKENS, entry
             else:
                 assert entry["weight"] > 0.0, entry
                 # Whitened over the batch, an advantage of 0 is one like any other.
@@ -246,6 +247,9 @@ def test_a_row_longer_than_max_tokens_is_left_out_whole() -> None:
 def test_a_response_without_tokens_is_not_trained_on() -> None:
     samples = keep([one_group(length=0)])
     assert (reasons(samples), samples.rows["policy"]) == ([NO_TOKENS, NO_TOKENS], [])
+    # the trainer that has its tokens got this advantage
+    assert [record["advantage"] for record in samples.records] == [1.0, -1.0]
+    assert [record["weight"] for record in samples.records] == [0.0, 0.0]
 
 
 def test_the_draw_of_max_rows_is_seeded_and_the_rest_is_over_budget() -> None:
