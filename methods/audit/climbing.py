@@ -16,6 +16,12 @@ from triforge.algorithms.gaming import in_errors, ratio
 STEPS: Final = 24  # the latest that are compared
 ROLLOUTS: Final = 16  # failed ones with wrong steps in each half, below which there is no alarm
 ALARM_Z: Final = 3.0  # standard errors
+RISE: Final = 0.06
+"""Rise of praise between the halves below which there is no alarm: with a good judge a few wrong votes are 3 standard errors.
+
+Of 48 recorded runs with a judge (experiments/results/sparse.md), none of which collapsed, 12 had 3 standard errors, at rises of
+.02 to .06; recorded collapses rise by .07 (30 steps) and .16 (10 steps) and more.
+"""
 
 Entry = Sequence[Any]
 """A step: its number, its successes, its rollouts, and of each failed audited one (votes of +1 on wrong steps, votes on wrong steps)."""
@@ -40,6 +46,8 @@ def climbing(entries: Sequence[Entry]) -> float | None:
         return None
     older, newer = (ratio(half) for half in rows)
     before, after = (_share(half) for half in halves)
+    if newer[0] - older[0] < RISE:
+        return None
     praise, success = in_errors(older, newer), in_errors(before, after)
     return praise if praise > ALARM_Z and success < ALARM_Z else None
 

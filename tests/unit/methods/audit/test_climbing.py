@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,3 +58,22 @@ def test_it_is_seldom_on_without_a_climb_and_finds_the_one_of_the_pilot() -> Non
     assert ALARM_Z == 3.0
     assert sum(alarmed(seed, (0.16, 0.16)) for seed in range(200)) <= 10, "at most 5 % of the runs"
     assert sum(alarmed(seed, (0.16, 0.34)) for seed in range(40)) >= 36
+
+
+RECORDED = json.loads((Path(__file__).parent / "climbs.json").read_text())
+"""Entries of recorded runs of sparse outcomes (arms `planted_90`, `P`, `planted`, a tenth of the rollouts audited)."""
+
+
+@pytest.mark.parametrize(
+    ("run", "first"),
+    [
+        ("errors that repeat, seed 967", 10),
+        ("a learned judge, seed 967", None),
+        ("always right, seed 967", None),
+    ],
+)
+def test_it_finds_the_recorded_collapse_and_no_healthy_run(run: str, first: int | None) -> None:
+    """In the collapse, praise of wrong steps goes from .07 in step 1 to .64 in step 10 and .98 in step 19, and success stays 0."""
+    entries = RECORDED[run]
+    on = [n for n in range(1, len(entries) + 1) if climbing(entries[:n][-STEPS:]) is not None]
+    assert on == ([] if first is None else [*range(first, len(entries) + 1)])
