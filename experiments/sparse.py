@@ -76,6 +76,7 @@ ARMS = {
     "E_more": _arm("E, up to four rewrites measured at a time, on top of the groups", _TAUGHT, _AUDIT, _REWRITES, {"adaptation": {"max_pending": 4, "pairs_on_top": True}}),
     "E_one": _arm("E, one rewrite measured at a time", _TAUGHT, _AUDIT, _REWRITES, {"adaptation": {"max_pending": 1}}),
     "E_short": _arm("E, a rewrite measured by at most 8 rollouts", _TAUGHT, _AUDIT, _REWRITES, {"adaptation": {"max_rollouts": 8}}),
+    "E_low": _arm("E, the band begins at .05", _TAUGHT | {"alpha_low": 0.05}, _AUDIT, _REWRITES),
     "E_light": _arm("E, one rewrite measured at a time, 12 updates of the judge a step", _TAUGHT, {"methods": {"audit": {"updates": 12}}}, _REWRITES, {"adaptation": {"max_pending": 1}}),
     **{f"F_{target}": _arm(f"F with the target {target}", _VOTES | {"judge_target": target}, _GUARDED) for target in ("published", "centred")},
 }  # fmt: skip
