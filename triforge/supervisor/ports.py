@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import secrets
 import socket
 from collections.abc import Collection
 from typing import Final
@@ -11,13 +12,21 @@ from triforge.errors import ConfigError
 
 _AUTO: Final = "--auto-ports"
 _HERE: Final = "127.0.0.1"
+_FIRST, _COUNT = 20_000, 10_000  # Linux gives outgoing connections 32,768 and above
 
 
 def free_port(host: str = _HERE) -> int:
-    """Return a port that is free now."""
-    with socket.socket(_family(host)) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is free now, below those of outgoing connections, which could take it before it is listened on."""
+    while True:
+        port = _FIRST + secrets.randbelow(_COUNT)
+        with socket.socket(_family(host)) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise
+                continue
+            return port
 
 
 def check_port(port: int, option: str, host: str = _HERE) -> None:
