@@ -74,7 +74,6 @@ ARMS = {
     "R_competence": _arm("R, votes weighed by the judge's competence on anchors", _TAUGHT, {"methods": {"audit": {"by_competence": True}}}),
     "R_anneal": _arm("R, votes lose their weight from step 10 to 20", _TAUGHT | {"vote_steps": [0, 0, 10, 20]}, _AUDIT),
     "E_more": _arm("E, up to four rewrites measured at a time, on top of the groups", _TAUGHT, _AUDIT, _REWRITES, {"adaptation": {"max_pending": 4, "pairs_on_top": True}}),
-    "E_one": _arm("E, one rewrite measured at a time", _TAUGHT, _AUDIT, _REWRITES, {"adaptation": {"max_pending": 1}}),
     "E_short": _arm("E, a rewrite measured by at most 8 rollouts", _TAUGHT, _AUDIT, _REWRITES, {"adaptation": {"max_rollouts": 8}}),
     "E_low": _arm("E, the band begins at .05", _TAUGHT | {"alpha_low": 0.05}, _AUDIT, _REWRITES),
     "E_light": _arm("E, one rewrite measured at a time, 12 updates of the judge a step", _TAUGHT, {"methods": {"audit": {"updates": 12}}}, _REWRITES, {"adaptation": {"max_pending": 1}}),

@@ -19,8 +19,8 @@ ALARM_Z: Final = 3.0  # standard errors
 RISE: Final = 0.06
 """Rise of praise between the halves below which there is no alarm: with a good judge a few wrong votes are 3 standard errors.
 
-Of 48 recorded runs with a judge (experiments/results/sparse.md), none of which collapsed, 12 had 3 standard errors, at rises of
-.02 to .06; recorded collapses rise by .07 (30 steps) and .16 (10 steps) and more.
+Chosen on what is on record: of the 48 reported runs with a taught judge (experiments/results/sparse.md) 12 had 3 standard errors, at
+rises of .02 to .06; a run with errors that repeat rises by .16 in 10 steps, and the climb of the first pilot by .07 in 30.
 """
 
 Entry = Sequence[Any]

@@ -287,9 +287,9 @@ def missed_sub_goal(
 def with_success(family: object, task: Task, notes: Sequence[DiagnosisNote]) -> Task:
     """Return a task that knows its shortest success; the task itself without one, or of a family that replays none."""
     won = choose(notes, "harder", count=1)
-    return (
-        family.with_success(task, _actions(won[0])) if won and isinstance(family, Replays) else task
-    )
+    if not won or not isinstance(family, Replays):
+        return task
+    return family.with_success(task, _actions(won[0]))
 
 
 def _actions(note: DiagnosisNote) -> list[str]:
