@@ -92,6 +92,7 @@ def test_a_run_is_in_a_group_that_goes_with_it(sandbox: Sandbox, folder: Path) -
     assert sandbox.run_blocking("print(1)").ok
     assert sandbox._runner is not None
     mine = f"{NAME}-{sandbox._runner._process.pid}-*"
+    until(lambda: not list(folder.glob(mine)))  # the first run's group is removed after its answer
     sleep = threading.Thread(
         target=sandbox.run_blocking, args=("import time; time.sleep(60)", "", Limits(wall_s=2.0))
     )
