@@ -4,7 +4,7 @@ Starts a Docker engine of its own where none runs (as root; nothing is installed
 packages where they cannot be pulled, builds, brings the stack up, has the lines of docs/train.md#over-rest submit a pool and watch a run to its
 end, and then kills, cuts off and restarts one container after another while runs go on. What lasts is read at the end: every group accounted for, nothing
 trained twice, versions growing and unmixed, runs finished. Then the stack is backed up while it trains, deleted and restored
-with the operators' own commands, and plays programs of a model with
+with the operators' own commands, serves a trainer outside with the profile `sidecar`, and plays programs of a model with
 docker-compose.code.yml. Everything is stopped and
 removed, whatever happens; the record is written as it goes.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.calling import ROOT
-from scripts.compose_test import programs, walk_through
+from scripts.compose_test import outside, programs, walk_through
 from scripts.compose_test.engine import Docker, demand_plugin, docker_engine, remove
 from scripts.compose_test.faults import Course, Limits, faults
 from scripts.compose_test.images import fetch_debian, fetch_wheels, have_base_images, lay_out
@@ -73,7 +73,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--steps", type=int, default=30, help="steps of each run under fire (default 30)"
     )
     parser.add_argument("--only", nargs="*", default=None, metavar="SERVICE", help="strike these services alone; none: no faults")  # fmt: skip
-    parser.add_argument("--parts", nargs="*", default=["restore", "programs"], help="what follows the faults (default: restore programs)")  # fmt: skip
+    parser.add_argument("--parts", nargs="*", default=["restore", "sidecar", "programs"], help="what follows the faults (default: restore sidecar programs)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of the moments at which faults strike")
     parser.add_argument("--limit", type=float, default=180.0, metavar="SECONDS", help="longest recovery from the death of one container")  # fmt: skip
     parser.add_argument("--end", type=float, default=900.0, metavar="SECONDS", help="longest undisturbed run")  # fmt: skip
@@ -100,6 +100,9 @@ def _test(docker: Docker, folder: Path, options: argparse.Namespace, record: Rec
         if "restore" in options.parts:
             with _by_itself("restore", record):
                 _restore(stack, course, folder, options, record)
+        if "sidecar" in options.parts:
+            with _by_itself("sidecar", record):
+                _sidecar(stack, record)
         if "programs" in options.parts:
             with _by_itself("programs", record):
                 _programs(stack, folder, options, record)
@@ -173,6 +176,22 @@ def _restore(
     quiet_since = stack.started_at(stack.services())
     record.note("restored", **restored, checks=judge(facts, quiet_since=quiet_since), totals=totals(facts))  # fmt: skip
     record.tell(f"restored: {restored}")
+
+
+def _sidecar(stack: Stack, record: Record) -> None:
+    """Serve a trainer outside on a fresh stack with the profile `sidecar`."""
+    record.tell("a trainer outside, with the profile sidecar")
+    stack.wipe()
+    stack.set(**outside.PROFILE)
+    try:
+        up_s = round(stack.up(), 1)
+        stack.take_key()
+        found = outside.train(stack)
+    finally:
+        stack.stop()
+        stack.set(**outside.WITHOUT)
+    record.note("sidecar", up_s=up_s, **found)
+    record.tell(f"sidecar: {found}")
 
 
 def _programs(stack: Stack, folder: Path, options: argparse.Namespace, record: Record) -> None:

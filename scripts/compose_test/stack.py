@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 class Stack:
     def __init__(self, docker: Docker, folder: Path, tell: Tell) -> None:
         self._docker, self.folder, self._tell = docker, folder, tell
-        self._key = ""
+        self.key = ""
         self._tag = os.environ.get("TRIFORGE_TAG", "test")
         self.ports = {api: free_port() for api in ("model", "pools", "runs", "dashboard")}
         docker.environment |= _fresh_secrets(folder / "secrets.env") | {
@@ -119,9 +119,13 @@ class Stack:
     def down(self) -> None:
         self.compose("--profile", "*", "down", "-v", "--remove-orphans", "-t", "5", timeout_s=_DOWN_S)  # fmt: skip
 
+    def stop(self) -> None:
+        """Remove the containers of the profiles that are on, and no volume."""
+        self.compose("down", "-t", "5", timeout_s=_DOWN_S)
+
     def wipe(self) -> None:
         """Lose everything but the models: containers, the database, the artifacts, what is in flight, the metrics."""
-        self.compose("down", "-t", "5", timeout_s=_DOWN_S)
+        self.stop()
         self._docker("volume", "rm", *(f"{PROJECT}_{name}" for name in _LOST))
 
     def logs(self, path: Path) -> None:
@@ -185,7 +189,7 @@ class Stack:
     def take_key(self) -> None:
         """Make an API key, as an operator does; the APIs ask for it."""
         made = self.compose("exec", "-T", "trainer", "triforge", "key", "create", "compose-test")
-        self._key = made.split()[-1]
+        self.key = made.split()[-1]
 
     def by_hand(self, *, within_s: float) -> tuple[str, float]:
         """Run the lines of docs/train.md#over-rest; returns the run that they watched to its end, and the seconds.
@@ -196,7 +200,7 @@ class Stack:
         script = self.folder / "walk_through.sh"
         script.write_text(f"cd {self.folder}\n{walk_through.by_hand(self.ports)}")
         began = time.monotonic()
-        environment = {**self._docker.environment, "TRIFORGE_KEY": self._key}
+        environment = {**self._docker.environment, "TRIFORGE_KEY": self.key}
         printed = call(["bash", str(script)], environment=environment, timeout_s=within_s)
         (self.folder / "walk_through.log").write_text(printed)
         return printed.split()[-1], round(time.monotonic() - began, 1)
@@ -216,7 +220,7 @@ class Stack:
         url = f"http://127.0.0.1:{self.ports[api]}{path}"
         request = urllib.request.Request(url, data=body)
         request.add_header("Content-Type", "application/json")
-        request.add_header("Authorization", f"Bearer {self._key}")
+        request.add_header("Authorization", f"Bearer {self.key}")
         if key:
             request.add_header("Idempotency-Key", key)
         try:

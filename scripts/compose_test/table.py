@@ -9,7 +9,7 @@ from typing import Any
 
 from scripts.compose_test.faults import Outcome
 
-PARTS = ("built", "up", "peace", "checks", "restored", "programs")  # of a whole test
+PARTS = ("built", "up", "peace", "checks", "restored", "sidecar", "programs")  # of a whole test
 
 
 def machine() -> str:
@@ -38,8 +38,10 @@ def failures(story: Mapping[str, Any]) -> list[str]:
     peace = story.get("peace", {}).get("status", "finished")
     unfinished = [] if peace == "finished" else [f"the run in peace: {peace}"]
     changed = story.get("restored", {}).get("changed", [])
-    programs = story.get("programs", {}).get("wrong", [])
-    return [*missing, *unfinished, *late, *checks, *changed, *programs]
+    further = [
+        one for part in ("sidecar", "programs") for one in story.get(part, {}).get("wrong", [])
+    ]
+    return [*missing, *unfinished, *late, *checks, *changed, *further]
 
 
 def report(story: Mapping[str, Any]) -> str:
@@ -54,6 +56,9 @@ def report(story: Mapping[str, Any]) -> str:
             f"{found['restore_s']:.0f} s; the run went on at step {found['step_after']} and is {found['status']} at step {found['step']}."
         )
         parts.append(check_table(found["checks"]))
+    if "sidecar" in story:
+        found = story["sidecar"]
+        parts.append(f"Sidecar: healthy after {found['up_s']:.0f} s, {found['step']} steps from outside in {found['run_s']:.0f} s: {found['wrong'] or 'as expected'}.")  # fmt: skip
     if "programs" in story:
         found = story["programs"]
         parts.append(f"Programs: healthy after {found['up_s']:.0f} s, two steps in {found['run_s']:.0f} s: {found['wrong'] or 'as expected'}.")  # fmt: skip

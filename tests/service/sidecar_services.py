@@ -1,11 +1,10 @@
-"""A sidecar in one event loop, with a scripted judge and rewriter; and a trainer that plays household by its expert."""
+"""A sidecar in one event loop, with a scripted judge and rewriter."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,8 +46,7 @@ from triforge.broker.jobs import Job
 from triforge.config import Settings, parse
 from triforge.environments import registry
 from triforge.event_loop import end_task
-from triforge.rollout.protocols import Environment
-from triforge.sidecar import DrawnTask, Rollout, Sidecar
+from triforge.sidecar import Sidecar
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.tables import SessionGroupRow
 from triforge.supervisor.ports import free_port
@@ -63,7 +61,6 @@ from triforge.types import (
     PlanRequest,
     PoolRequest,
     RunState,
-    Task,
     TaskOutcome,
 )
 
@@ -200,46 +197,6 @@ class Deployment:
             )
             for n, request in enumerate(requests)
         ]
-
-
-class FakeTrainer:
-    """A trainer whose policy always wins first versions of tasks, and every other time rewritten ones, by its expert."""
-
-    def __init__(self, sidecar: Sidecar) -> None:
-        self.sidecar, self.version = sidecar, 0
-        self._family, self._rng = registry.family("household"), random.Random(1)
-
-    def step(self, n: int) -> Any:
-        """Draw, play and report once; return the tasks, the rollouts and their credit."""
-        tasks = self.sidecar.draw(n)
-        rollouts = self.play(tasks)
-        credits = self.sidecar.report(rollouts, policy_version=self.version)
-        self.version += 7
-        return tasks, rollouts, credits
-
-    def play(self, tasks: Sequence[DrawnTask]) -> list[Rollout]:
-        return [
-            asyncio.run(self._play(task, name, number % 2 == 0 or not task.task["version"]))
-            for task in tasks
-            for number, name in enumerate(task.rollouts)
-        ]
-
-    async def _play(self, drawn: DrawnTask, name: str, wins: bool) -> Rollout:
-        task = Task.model_validate(drawn.task)
-        environment: Environment = self._family.make(drawn.options)
-        start = await environment.reset(task, seed=1)
-        moves = list(self._family.gold(task, drawn.options) or ())
-        messages = [{"role": "user", "content": start.observation.text}]
-        result, seen = None, start.observation
-        while result is None or (not result.done and len(messages) < 20):
-            say = moves.pop(0) if wins else self._rng.choice(seen.admissible[:2])
-            result = await environment.step(say)
-            seen = result.observation
-            messages += [
-                {"role": "assistant", "content": say},
-                {"role": "user", "content": seen.text},
-            ]
-        return Rollout(name, messages, success=bool(result.done and result.success))
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import select
 
 from tests.service.fake_loop import until
-from tests.service.sidecar_services import Deployment, FakeTrainer, deployment_of
+from tests.service.sidecar_services import Deployment, deployment_of
+from tests.service.sidecar_trainer import FakeTrainer
 from triforge.sidecar import RefusedError, Rollout
 from triforge.store.step_records import read_step_records
 from triforge.store.tables import SessionGroupRow, SessionRow

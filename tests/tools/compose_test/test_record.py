@@ -24,6 +24,7 @@ PARTS_THAT_PASS: dict[str, dict[str, Any]] = {
         "checks": HOLDS, "changed": [], "mb": 1, "step_when_copied": 2, "backup_s": 1.0, "restore_s": 1.0, "step_after": 2,
         "status": "finished", "step": 6,
     },
+    "sidecar": {"up_s": 1.0, "run_s": 1.0, "step": 4, "judge": 3, "wrong": []},
     "programs": {"up_s": 1.0, "run_s": 1.0, "wrong": []},
 }  # fmt: skip
 
@@ -65,6 +66,7 @@ def test_what_is_on_the_disk_names_what_was_not_reached(record: Record) -> None:
     [
         ("checks", {"checks": {"once: No step twice.": ["a"]}, "totals": {}}, "once: 1 wrong, a"),
         ("restored", {**PARTS_THAT_PASS["restored"], "changed": ["run r: steps differ"]}, "run r: steps differ"),
+        ("sidecar", {**PARTS_THAT_PASS["sidecar"], "wrong": ["policy-model runs"]}, "policy-model runs"),
         ("programs", {"up_s": 1.0, "run_s": 1.0, "wrong": ["step 1"]}, "step 1"),
         ("peace", {"took_s": 3.0, "status": "failed"}, "the run in peace: failed"),
     ],
