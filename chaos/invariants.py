@@ -87,8 +87,9 @@ def kept(found: Evidence) -> list[str]:
 def alike(found: Evidence) -> list[str]:
     """Check as in an undisturbed run: each step plans its groups and moves each trained model by one version."""
     asked = int(found.run["config"]["run"]["groups_per_step"])
+    with_pairs = not found.run["config"]["adaptation"]["pairs_on_top"]
     planned = {
-        plan["step"]: sum(not group.get("proposal_id") for group in plan["groups"])
+        plan["step"]: sum(with_pairs or not group.get("proposal_id") for group in plan["groups"])
         for plan in found.plans
     }
     wrong = []
@@ -134,11 +135,15 @@ def learnt(found: Evidence) -> list[str]:
     """Each version is of the step that took it, and its checkpoint counts the updates of all batches up to it, each batch once."""
     wrong = []
     for role, side in (("policy", "policy"), ("reward", "reward")):
-        section = found.run["config"]["trainer"][side]
+        config = found.run["config"]
         updates, due = 0, {}
         for before, step in pairwise(found.steps):
+            section = config["trainer"][side]
+            per_step = section["updates_per_step"]
+            if side == "reward" and "audit/rows" in step["metrics"]:  # the method trains the judge
+                per_step = config["methods"]["audit"]["updates"]
             rows = int(step["metrics"].get(f"rows/{side}", 0))
-            updates += section["epochs"] * min(section["updates_per_step"], rows)
+            updates += section["epochs"] * min(per_step, rows)
             if step[f"{side}_version"] > before[f"{side}_version"]:
                 due[step[f"{side}_version"]] = (step["step"], updates)
         wrong += [

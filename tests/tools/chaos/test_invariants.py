@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaos.evidence import Evidence, Folder
-from chaos.invariants import ALWAYS, alike, dropped, emptied, shape
+from chaos.invariants import ALWAYS, alike, dropped, emptied, learnt, shape
 
 RUN = "run-1"
 GROUPS = 2
@@ -32,6 +32,7 @@ def good() -> Evidence:
             "id": RUN, "status": "finished", "step": 2, "reason": "",
             "config": {
                 "run": {"steps": 2, "groups_per_step": GROUPS}, "env_adapter": {"rollouts": 2}, "reward": {"votes": 1},
+                "adaptation": {"pairs_on_top": True}, "methods": {},
                 "trainer": {side: {"epochs": 3, "updates_per_step": 2} for side in ("policy", "reward")},
             },
         },
@@ -177,6 +178,23 @@ def test_pairs_come_in_addition_to_the_groups_of_the_plan() -> None:
         alike(replace(found, plans=[p | {"groups": pair + p["groups"]} for p in found.plans])) == []
     )
     assert alike(replace(found, plans=[p | {"groups": pair} for p in found.plans])) != []
+
+
+def test_pairs_take_the_places_of_groups_where_the_run_asks_for_that() -> None:
+    config = good().run["config"] | {"adaptation": {"pairs_on_top": False}}
+    found, pair = replace(good(), run=good().run | {"config": config}), [{"proposal_id": "p"}] * 2
+    assert alike(replace(found, plans=[p | {"groups": pair} for p in found.plans])) == []
+    assert alike(replace(found, plans=[p | {"groups": pair + p["groups"]} for p in found.plans]))
+
+
+def test_a_judge_that_the_method_audit_trains_takes_its_updates() -> None:
+    config = good().run["config"] | {"methods": {"audit": {"updates": 1}}}
+    metrics = METRICS | {"audit/rows": 2.0}
+    steps = [row | {"metrics": metrics} for row in good().steps]
+    found = replace(good(), run=good().run | {"config": config}, steps=steps)
+    assert learnt(found) != []
+    mine = [f if f.role == "policy" else replace(f, updates=f.updates // 2) for f in found.folders]
+    assert learnt(replace(found, folders=mine)) == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
