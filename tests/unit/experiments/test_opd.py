@@ -35,7 +35,7 @@ def test_a_run_learns_from_a_teacher_of_another_size_with_the_same_words(
     shape = TinyShape(hidden=32, layers=2, heads=2)
     teacher = build_tiny_model(tmp_path / "teacher", words, shape=shape, seed=3)
     given = Models(models.policy, teacher, None)
-    (step,) = play("opd", ARMS["opd"], 7, STUDY.quick, given).steps
+    step = play("opd", ARMS["opd"], 7, STUDY.quick, given).steps[0]
     assert step["opd/reverse_kl"] > 0.0
     assert step["policy/updates"] > 0
     other = build_tiny_model(tmp_path / "other", words[::-1], shape=shape)
