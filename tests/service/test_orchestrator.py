@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY
 from sqlalchemy import select
 
 from services.trainer.loop.learners import Learners
-from services.trainer.loop.untrained import untrained
+from services.trainer.loop.untrained import untrained, untrained_judge
 from tests.batches import train_batch
 from tests.service.fake_loop import CONFIG, Loop, until
 from tests.service.fragile import Killed
@@ -198,6 +198,16 @@ def test_what_was_trained_on_now_and_then_is_no_idle_run() -> None:
     assert "admissible_only" not in untrained([idle | {"valid_actions": 0.9}])
     assert untrained([idle, idle | {"rows/policy": 1.0}]) == ""
     assert untrained([]) == ""
+
+
+def test_the_note_of_an_untrained_judge_says_why_unless_it_is_frozen() -> None:
+    alike = {"rows/reward": 0.0, "votes/zero spread": 96.0, "votes/outside reward band": 8.0}
+    assert untrained_judge([alike]).startswith("the judge trained on no vote; 96 votes left out: zero spread")  # fmt: skip
+    assert "reward_band = 'none'" in untrained_judge([alike | {"votes/outside reward band": 97.0}])
+    assert untrained_judge([alike | {"rows/reward": 2.0}]) == ""
+    assert untrained_judge([alike | {"votes/trained_share": 0.5}]) == "", "another target"
+    assert untrained_judge([{"votes/reward model not trained": 9.0}]) == ""
+    assert untrained_judge([]) == ""
 
 
 async def test_a_pool_without_held_out_tasks_is_not_evaluated(loop: Loop) -> None:

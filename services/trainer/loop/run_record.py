@@ -11,7 +11,7 @@ from typing import Any
 
 from services.trainer.loop.gauges import PROGRESS, STEPS
 from services.trainer.loop.parts import Parts
-from services.trainer.loop.untrained import untrained
+from services.trainer.loop.untrained import untrained, untrained_judge
 from services.trainer.runs.trackers import Reporting
 from triforge.algorithms.alarms import alarms
 from triforge.store.step_records import step_record_name, write_step_records
@@ -37,7 +37,7 @@ class RunRecord:
             untrained, admissible_only=bool(adapter.get("admissible_only"))
         )
         if run.by_trainer:  # trains its policy itself
-            self._untrained = lambda *_, **__: ""
+            self._untrained = lambda steps, _: untrained_judge(steps)
 
     async def write(
         self, step: int, records: Sequence[dict[str, Any]], origin: Mapping[str, Any]
@@ -60,7 +60,7 @@ class RunRecord:
     ) -> None:
         """Move the run to a step, with the orchestrator's notes and a line for each trajectory, in one transaction; then report it.
 
-        The note on a step that trained the policy on nothing, and alarms, are the run's reason until the next step.
+        The note on a step that trained the policy (where a trainer has it, the judge) on nothing, and alarms, are the run's reason until the next step.
         """
         policy, reward = versions["policy"], versions["reward"]
         record = RunStep(

@@ -1,4 +1,4 @@
-"""The report of steps that trained the policy on nothing: how much was left out, why, and what to change."""
+"""The report of steps that trained the policy, or a trainer's judge, on nothing: how much was left out, why, and what to change."""
 
 from __future__ import annotations
 
@@ -33,6 +33,22 @@ _MENDS: Final = {
     credited.STALE: "raise run.staleness_bound",
     credited.MEASURES: "make a larger pool, lower adaptation.max_pending or set algorithm.overrides.train_on_pairs = 'both'",
 }
+_JUDGE_MENDS: Final = {
+    advantages.ZERO_SPREAD: "give tasks that the policy solves now and then, or raise reward.votes and models.reward.temperature",
+    filters.OUTSIDE_REWARD_BAND: "give tasks that the policy solves now and then, or set algorithm.overrides.reward_band = 'none'",
+}
+
+
+def untrained_judge(steps: Iterable[Mapping[str, float]]) -> str:
+    """Return why the judge was trained on nothing in steps with these measures; empty if it was, or if it is not to learn from its votes."""
+    total = Counter[str]()
+    for measures in steps:
+        total.update(measures)
+    why = max(_JUDGE_MENDS, key=lambda reason: total[f"votes/{reason}"])
+    left = total[f"votes/{why}"]
+    if total["rows/reward"] or total["votes/trained_share"] or not left:
+        return ""
+    return f"the judge trained on no vote; {left:.0f} votes left out: {why}; to change: {_JUDGE_MENDS[why]}"
 
 
 def untrained(
