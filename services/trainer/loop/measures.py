@@ -291,8 +291,10 @@ class VoteHistory:
         measures = theory_measures(counts)
         recent = self.before(step + 1)
         measures |= estimates("votes/recent", estimate(recent)) | alarm_measures(recent)
-        weight = vote_weight(trusted, algorithm=self._algorithm)
-        return measures | {"votes/trust": trusted, "votes/weight": weight}
+        measures["votes/trust"] = trusted
+        if self._algorithm.vote_weight == "trust":
+            measures["votes/weight"] = vote_weight(trusted, algorithm=self._algorithm)
+        return measures
 
     def _entries(self) -> list[Any]:
         entries: list[Any] = self._notes.get(self.NOTE, [])
