@@ -69,7 +69,7 @@ experiment-outgrown: setup ## a pool that the policy soon solves, with and witho
 experiment-sparse: setup ## votes, a taught judge and rewrites where almost no rollout succeeds, twelve seeds (hours); goes on where it stopped
 	@$(BIN)/python -m experiments sparse
 
-experiment-opd: setup ## rollouts until a student plays nine tenths as well as its teacher, by distillation and by GRPO, ten seeds; goes on where it stopped
+experiment-opd: setup ## rollouts until a policy that lost a skill plays as well as its teacher, by distillation and by GRPO, ten seeds; goes on where it stopped
 	@$(BIN)/python -m experiments opd
 
 gpu: ## every figure that needs a GPU, with the python3 that holds its torch if there is no .venv (docs/operate.md#sglang-and-gpus); REHEARSE=1: on a CPU, small
