@@ -59,7 +59,7 @@ def facts(store: Path) -> dict[str, Any]:
         learner = {"epochs": 3, "updates_per_step": 4}
         config = {
             "run": {"steps": 2, "groups_per_step": 1}, "env_adapter": {"rollouts": 2}, "reward": {"votes": 1},
-            "trainer": {"policy": learner, "reward": learner},
+            "adaptation": {"pairs_on_top": True}, "trainer": {"policy": learner, "reward": learner},
         }  # fmt: skip
         run = RunRow(
             id=RUN, name=RUN, pool_id="p", status="finished", step=2, policy_version=3, reward_version=3,
