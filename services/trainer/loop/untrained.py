@@ -33,6 +33,7 @@ _MENDS: Final = {
     credited.STALE: "raise run.staleness_bound",
     credited.MEASURES: "make a larger pool, lower adaptation.max_pending or set algorithm.overrides.train_on_pairs = 'both'",
 }
+_NO_ROW: Final = "label steps (page `labels` of the run), or take a target that learns from outcomes (algorithm.preset = 'rlanything')"
 _JUDGE_MENDS: Final = {
     advantages.ZERO_SPREAD: "give tasks that the policy solves now and then, or raise reward.votes and models.reward.temperature",
     filters.OUTSIDE_REWARD_BAND: "give tasks that the policy solves now and then, or set algorithm.overrides.reward_band = 'none'",
@@ -44,9 +45,13 @@ def untrained_judge(steps: Iterable[Mapping[str, float]]) -> str:
     total = Counter[str]()
     for measures in steps:
         total.update(measures)
+    if total["rows/reward"]:
+        return ""
+    if total["votes/trained_share"]:
+        return f"the judge trained on nothing: its target found no row in these rollouts; to change: {_NO_ROW}"
     why = max(_JUDGE_MENDS, key=lambda reason: total[f"votes/{reason}"])
     left = total[f"votes/{why}"]
-    if total["rows/reward"] or total["votes/trained_share"] or not left:
+    if not left:
         return ""
     return f"the judge trained on no vote; {left:.0f} votes left out: {why}; to change: {_JUDGE_MENDS[why]}"
 
