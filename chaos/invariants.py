@@ -14,6 +14,7 @@ from chaos.evidence import Evidence, Row
 _DAY_S = 24 * 3600
 _WEEK_S = 7 * _DAY_S
 _PAYLOADS = ("tf:group:", "tf:trajectory:", "tf:votes:")
+_AUDITED = "audit/rows"  # the rows that the method audit trains the judge on, in the place of those of votes
 Check = Callable[[Evidence], list[str]]
 
 
@@ -103,6 +104,8 @@ def alike(found: Evidence) -> list[str]:
         votes = [vote for row in mine for vote in row["votes"]]
         for column, rows in (("policy_version", mine), ("reward_version", votes)):
             trained = any(row["reason"] == "" for row in rows)
+            if column == "reward_version" and _AUDITED in step["metrics"]:
+                trained = bool(step["metrics"][_AUDITED])
             if step[column] - before[column] != int(trained):
                 wrong.append(
                     f"step {number}: {column} went from {before[column]} to {step[column]}, "
@@ -140,7 +143,7 @@ def learnt(found: Evidence) -> list[str]:
         for before, step in pairwise(found.steps):
             section = config["trainer"][side]
             per_step = section["updates_per_step"]
-            if side == "reward" and "audit/rows" in step["metrics"]:  # the method trains the judge
+            if side == "reward" and _AUDITED in step["metrics"]:
                 per_step = config["methods"]["audit"]["updates"]
             rows = int(step["metrics"].get(f"rows/{side}", 0))
             updates += section["epochs"] * min(per_step, rows)

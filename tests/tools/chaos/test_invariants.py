@@ -187,6 +187,17 @@ def test_pairs_take_the_places_of_groups_where_the_run_asks_for_that() -> None:
     assert alike(replace(found, plans=[p | {"groups": pair + p["groups"]} for p in found.plans]))
 
 
+def test_a_judge_that_the_method_audit_trains_moves_by_its_rows_and_not_by_those_of_votes() -> None:
+    found = good()
+    silent = [
+        row | {"votes": [{"reason": "zero spread", "versions": [1]}]} for row in found.records
+    ]
+    found = replace(found, records=silent)
+    assert alike(found) != []
+    metrics = METRICS | {"audit/rows": 2.0}
+    assert alike(replace(found, steps=[row | {"metrics": metrics} for row in found.steps])) == []
+
+
 def test_a_judge_that_the_method_audit_trains_takes_its_updates() -> None:
     config = good().run["config"] | {"methods": {"audit": {"updates": 1}}}
     metrics = METRICS | {"audit/rows": 2.0}
