@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 import threading
@@ -25,6 +26,25 @@ from triforge.supervisor.ports import free_port
 
 webdriver = pytest.importorskip("selenium.webdriver")
 wait = pytest.importorskip("selenium.webdriver.support.wait")
+
+CHANGING = (
+    webdriver.remote.errorhandler.WebDriverException
+)  # asked while one page gives way to the next
+
+
+@contextlib.contextmanager
+def to_the_next_page(browser: Any) -> Iterator[None]:
+    """Wait for the page that the body goes to."""
+
+    def arrived(browser: Any) -> bool:
+        ready = "return !window.left && document.readyState === 'complete'"
+        return bool(browser.execute_script(ready))
+
+    browser.execute_script("window.left = true")
+    yield
+    wait.WebDriverWait(browser, 30, ignored_exceptions=[CHANGING]).until(arrived)
+
+
 pytestmark = pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")),
     reason="apt-get install chromium chromium-driver",
@@ -141,7 +161,8 @@ async def test_pages_of_a_folder_open_without_a_service(
     for _ in range(2):  # the run, and a rollout of the table behind it
         paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert paper in ("rgb(255, 255, 255)", "rgb(22, 22, 26)")
-        browser.find_element("css selector", "main a[href*=rollouts]").click()
+        with to_the_next_page(browser):
+            browser.find_element("css selector", "main a[href*=rollouts]").click()
     assert browser.get_log("browser") == []
 
 
@@ -182,7 +203,8 @@ def test_a_task_is_pinned_from_its_page(browser: Any, address: str, canned: Depl
 def test_the_form_filters_and_the_keyboard_reaches_the_table(browser: Any, address: str) -> None:
     browser.get(f"{address}/rollouts")
     browser.find_element("css selector", "main summary").click()
-    browser.find_element("name", "search").send_keys("take cup\n")
+    with to_the_next_page(browser):
+        browser.find_element("name", "search").send_keys("take cup\n")
     assert "5 rollouts" in browser.find_element("css selector", "[role=status]").text
     assert "search=take+cup" in browser.current_url
     focus = (
@@ -208,9 +230,8 @@ def test_the_keys_label_the_first_step_or_the_one_in_focus(
     before = shown()
     for key, step in (("+", "body"), ("-", ".unsure:nth-child(2)")):
         count = len(shown())
-        browser.execute_script("window.left = true")
-        browser.find_element("css selector", step).send_keys(key)
-        wait.WebDriverWait(browser, 10, ignored_exceptions=[CHANGING]).until(arrived)
+        with to_the_next_page(browser):
+            browser.find_element("css selector", step).send_keys(key)
         assert len(shown()) == count == 10
     assert shown()[:2] == [before[1], before[3]]
     with recorded.store.read(recorded.run_id) as session:
@@ -218,12 +239,3 @@ def test_the_keys_label_the_first_step_or_the_one_in_focus(
             (row.label, row.by)
             for row in session.scalars(select(LabelRow).order_by(LabelRow.number))
         ] == [(1, "anna"), (-1, "anna")]
-
-
-CHANGING = (
-    webdriver.remote.errorhandler.WebDriverException
-)  # asked while one page gives way to the next
-
-
-def arrived(browser: Any) -> bool:
-    return bool(browser.execute_script("return !window.left && document.readyState === 'complete'"))
