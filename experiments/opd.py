@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from demo.settings import HORIZON, LAPSED, DemoSettings, WarmStart, sparse
+from demo.settings import HORIZON, LAPSED, WarmStart, sparse
 from demo.warm_start import tiny_models
 from experiments.settings import Arm
 from experiments.sparse import SparseSettings
@@ -40,13 +40,9 @@ class OpdSettings(SparseSettings):
     late_evals: tuple[int, ...] = tuple(range(0, _STEPS, _EVERY))
     teacher: WarmStart = TEACHER
 
-    def teacher_settings(self) -> DemoSettings:
-        """Return those of the teacher, which is one for all seeds."""
-        return sparse(900, self.teacher)
-
     def models(self, seed: int, tell: Callable[[str], None]) -> tuple[Path, Path]:
-        """Return the folders of the seed's student, and of the teacher, which takes the place of the judge."""
-        student, teacher = self.warm_start(seed), self.teacher_settings()
+        """Return the folders of the seed's student, and of the teacher in the place of the judge: one for all seeds."""
+        student, teacher = self.warm_start(seed), sparse(900, self.teacher)
         return tiny_models(student, tell)[0], tiny_models(teacher, tell)[0]
 
     def short(self) -> OpdSettings:

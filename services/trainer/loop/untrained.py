@@ -11,7 +11,8 @@ from triforge.algorithms import advantages, credit, filters
 from triforge.algorithms.jobs import imitation
 
 _SHOWN: Final = 200  # characters of the sample answer
-_ALIKE: Final = "give tasks that the policy solves now and then, or raise env_adapter.rollouts and models.policy.temperature"
+_SOLVED: Final = "give tasks that the policy solves now and then"
+_ALIKE: Final = f"{_SOLVED}, or raise env_adapter.rollouts and models.policy.temperature"
 _FEW: Final = 0.5  # of the answers
 _INADMISSIBLE: Final = "most answers are no admissible action"
 _HELD: Final = "set env_adapter.admissible_only = true if the environment lists its actions, else "
@@ -35,8 +36,8 @@ _MENDS: Final = {
 }
 _NO_ROW: Final = "label steps (page `labels` of the run), or take a target that learns from outcomes (algorithm.preset = 'rlanything')"
 _JUDGE_MENDS: Final = {
-    advantages.ZERO_SPREAD: "give tasks that the policy solves now and then, or raise reward.votes and models.reward.temperature",
-    filters.OUTSIDE_REWARD_BAND: "give tasks that the policy solves now and then, or set algorithm.overrides.reward_band = 'none'",
+    advantages.ZERO_SPREAD: f"{_SOLVED}, or raise reward.votes and models.reward.temperature",
+    filters.OUTSIDE_REWARD_BAND: f"{_SOLVED}, or set algorithm.overrides.reward_band = 'none'",
 }
 
 
@@ -48,7 +49,7 @@ def untrained_judge(steps: Iterable[Mapping[str, float]]) -> str:
     if total["rows/reward"]:
         return ""
     if total["votes/trained_share"]:
-        return f"the judge trained on nothing: its target found no row in these rollouts; to change: {_NO_ROW}"
+        return f"the judge trained on nothing: its target made no training row of these rollouts; to change: {_NO_ROW}"
     why = max(_JUDGE_MENDS, key=lambda reason: total[f"votes/{reason}"])
     left = total[f"votes/{why}"]
     if not left:
