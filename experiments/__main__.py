@@ -24,12 +24,13 @@ from experiments.settings import Settings
 from experiments.sparse import STUDY as SPARSE
 from experiments.study import Study, files_of
 from experiments.table1 import STUDY as TABLE1
+from experiments.teachers import STUDY as TEACHERS
 from experiments.votes import STUDY as VOTES
 from triforge.errors import TriforgeError
 
 _MODELS = "models"  # the job that makes the models of a seed
 
-STUDIES = {study.name: study for study in (TABLE1, OUTGROWN, BROAD, VOTES, SPARSE, OPD)}
+STUDIES = {study.name: study for study in (TABLE1, OUTGROWN, BROAD, VOTES, SPARSE, OPD, TEACHERS)}
 
 
 def _parser(study: Study) -> argparse.ArgumentParser:

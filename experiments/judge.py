@@ -14,8 +14,8 @@ from typing import Final
 import torch
 
 from demo.models.household_judge import keep
-from demo.settings import HORIZON, SHOWN, SPARSE, SupervisedSettings, WarmStart
 from demo.warm_start import judge_of, tiny_models
+from experiments.judge_data import JUDGE
 from experiments.loop import play
 from experiments.record import Models
 from experiments.sparse import ARMS, TUNING_SEEDS, SparseSettings
@@ -26,18 +26,6 @@ TEACHERS: Final = ("O_index", "planted", "planted_90")
 
 SEEDS: Final = TUNING_SEEDS[:4]
 _PROCESSES: Final = 2
-
-JUDGE: Final = WarmStart(
-    hidden=128,
-    judge_data=replace(
-        WarmStart().judge_data,
-        count=14_001,
-        confuse_rate=(0.0, 0.0, 0.5, 0.5, 1.0),
-        reference=True,
-        generate=(SPARSE, SPARSE, SHOWN | {"horizon": HORIZON}),
-    ),
-    judge=SupervisedSettings(learning_rate=1e-3, batch_rows=96, steps=6000),
-)
 
 
 def rollouts(arm: str, seed: int) -> Path:

@@ -1,16 +1,31 @@
-"""Labelled rollouts as chats that a judge is trained on, in the form of `demo.demonstrations`."""
+"""What the judge of the repository is trained on: demonstrations, and labelled rollouts as chats in the form of `demo.demonstrations`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from demo.demonstrations import judge_chats
+from demo.settings import HORIZON, SHOWN, SPARSE, SupervisedSettings, WarmStart
 from environments.household.family import FAMILY
 from environments.household.params import PlayOptions, world_of
 from triforge.environments.kit import parse_model
 from triforge.types import JudgedGroup, Params, Task, Trajectory
+
+JUDGE: Final = WarmStart(
+    hidden=128,
+    judge_data=replace(
+        WarmStart().judge_data,
+        count=14_001,
+        confuse_rate=(0.0, 0.0, 0.5, 0.5, 1.0),
+        reference=True,
+        generate=(SPARSE, SPARSE, SHOWN | {"horizon": HORIZON}),
+    ),
+    judge=SupervisedSettings(learning_rate=1e-3, batch_rows=96, steps=6000),
+)
 
 
 def add_labelled(
