@@ -114,6 +114,7 @@ def judge_chats(transcript: dict[str, Any]) -> Iterator[list[dict[str, object]]]
         steps=steps,
         system=transcript["system"],
         criteria=Criteria(reference=transcript.get("reference", "")),
+        hindsight=transcript.get("hindsight", False),
     )
     for index, label in enumerate(labels):
         prompt = [message.model_dump() for message in build_prompt("terse", episode, index)]

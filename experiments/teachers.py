@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from demo.demonstrations import write_demonstrations
+from demo.demonstrations import judge_chats, write_demonstrations
 from demo.settings import LAPSED, DemoSettings, SupervisedSettings, WarmStart, sparse
 from demo.warm_start import alone, judge_of, tiny_models
 from environments.household.family import FAMILY
@@ -28,12 +28,14 @@ from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.judge_targets import Judged, judge_target
 from triforge.algorithms.registry import NoOptions
 from triforge.cli.model_folders import cache_folder
+from triforge.environments.rows import object_in, read_file
 from triforge.event_loop import together
 from triforge.rollout.protocols import GenerateMany
 from triforge.types import Criteria, JudgeTask, StepVotes, Trajectory, TrajectoryVotes
 
 SEEDS: Final = (967, 968, 969)
 MEMBERS: Final = 3
+_HINDSIGHT: Final = MEMBERS  # number of the judge after them
 _HERE: Final = "experiments.teachers"
 _TEACHER: Final = "teacher"  # among the further judgements of a step
 _START: Final = 900  # seed of the judges' training
@@ -44,44 +46,53 @@ WEAK: Final = replace(
     judge_data=replace(JUDGE.judge_data, count=6000, reference=False),
     judge=SupervisedSettings(learning_rate=3e-3, batch_rows=96, steps=2000),
 )
-"""A judge of 0.1 M parameters; half of its demonstrations show a solution, so it votes with one in sight and without."""
+"""A judge of 0.1 M parameters; half of its demonstrations show a solution (or the whole episode), so it votes with and without."""
 
 
 # ---- the judges ----
 
 
 def judges(warm: WarmStart) -> list[Path]:
-    """Return the folders of judges that differ by their demonstrations and first weights; they are made if they are not in the cache."""
+    """Return the folders of the judges: the members, which differ by their demonstrations and first weights, and that with hindsight.
+
+    They are made if they are not in the cache.
+    """
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(_judge, [warm] * MEMBERS, range(MEMBERS)))
+        return list(pool.map(_made, [warm] * (MEMBERS + 1), range(MEMBERS + 1)))
 
 
-def _judge(warm: WarmStart, number: int) -> Path:
+def _folder(warm: WarmStart, number: int) -> Path:
+    """Return the folder of a judge in the cache, made or not."""
     parts = json.dumps([asdict(warm), _START + number], sort_keys=True)
-    folder = cache_folder() / "demo" / f"judge-{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
+    return cache_folder() / "demo" / f"judge-{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
+
+
+def _made(warm: WarmStart, number: int) -> Path:
+    folder = _folder(warm, number)
     with alone(folder), TemporaryDirectory() as work:
         if not folder.is_dir():
             settings = sparse(_START + number, warm)
-            judge_of(settings, [_sighted(settings, Path(work))], folder)
+            shows = "episode" if number == _HINDSIGHT else "reference"
+            judge_of(settings, [_further(settings, Path(work), shows)], folder)
     return folder
 
 
-def _sighted(settings: DemoSettings, folder: Path) -> Path:
-    """Write as many demonstrations again, of other tasks, with a solution in sight."""
-    fields = asdict(settings.warm_start.judge_data) | {"reference": True}
+def _further(settings: DemoSettings, folder: Path, shows: str) -> Path:
+    """Write as many demonstrations again, of other tasks, with a solution in sight (`reference`) or the whole episode."""
+    fields = asdict(settings.warm_start.judge_data) | {"reference": shows == "reference"}
     generate = fields.pop("generate") or settings.generate
     write_demonstrations(
         folder,
         seed=settings.seed + _SECOND,
         generate=generate,
         options=settings.options,
-        judge=True,
         **fields,
     )
-    path = folder / "judge.jsonl"
-    own = path.read_text(encoding="utf-8")
-    # rows of one group are of one episode, also next to the demonstrations without a solution
-    path.write_text(own.replace('"group": "', '"group": "sighted-'), encoding="utf-8")
+    path, hindsight = folder / "judge.jsonl", {"hindsight": shows == "episode"}
+    with path.open("w", encoding="utf-8") as file:
+        for number, shown in enumerate(read_file(folder / "transcripts.jsonl", object_in)):
+            for chat in judge_chats(shown | hindsight):
+                file.write(json.dumps({"messages": chat, "group": f"{shows}-{number}"}) + "\n")
     return path
 
 
@@ -142,7 +153,7 @@ def _together(parts: Sequence[StepVotes]) -> StepVotes:
 def _members() -> list[GenerateMany]:
     from experiments.model import LocalModel  # noqa: PLC0415  torch
 
-    return [LocalModel(folder, role="reward").many for folder in judges(_PLAYED.weak)]
+    return [LocalModel(folder, role="reward").many for folder in judges(_PLAYED.weak)[:MEMBERS]]
 
 
 of_members = Members(_members).cast
@@ -179,7 +190,9 @@ def target(judged: Judged, _: CoreOptions, __: NoOptions) -> Rows:
 # ---- the study ----
 
 
-def _arm(title: str, kind: str, *, shows: Sequence[str] = (), taught: bool = False) -> Arm:
+def _arm(
+    title: str, kind: str = "votes", *, shows: Sequence[str] = (), taught: bool = False
+) -> Arm:
     """Return an arm by what votes and whether the judge learns from the teacher's word; labels of a tenth of the rollouts only measure it."""
     reward = {"kind": kind, "shows": list(shows)}
     target = {"judge_target": f"{_HERE}:target"} if taught else {"train_reward_model": False}
@@ -187,8 +200,9 @@ def _arm(title: str, kind: str, *, shows: Sequence[str] = (), taught: bool = Fal
 
 
 ARMS: Final = {
-    "blind": _arm("votes without a solution in sight, the judge frozen", "votes"),
-    "sighted": _arm("votes with a solution in sight, the judge frozen", "votes", shows=["reference"]),
+    "blind": _arm("votes without a solution in sight, the judge frozen"),
+    "sighted": _arm("votes with a solution in sight, the judge frozen", shows=["reference"]),
+    "hindsight": _arm("votes of another judge with the whole episode in sight, frozen", shows=["episode"]),
     "by_reference": _arm("`blind`, taught by the same judge with a solution in sight", f"{_HERE}:by_reference", taught=True),
     "ensemble": _arm("a vote of each of three judges, all frozen", f"{_HERE}:of_members"),
     "by_ensemble": _arm("`blind`, taught by three judges, which are frozen", f"{_HERE}:by_members", taught=True),
@@ -219,6 +233,8 @@ class TeacherSettings(SparseSettings):
         played = Arm(title=arm.title, config={"options": options, "sections": sections})
         document = super().document(played, seed, models)
         document["reward"] |= {"votes": MEMBERS, **arm.config["reward"]}
+        if "episode" in arm.config["reward"]["shows"]:
+            document["models"]["reward"]["path"] = str(_folder(self.weak, _HINDSIGHT))
         return document
 
 

@@ -56,7 +56,9 @@ def test_arms_differ_by_what_votes_and_labels_teach_none() -> None:
     configs = {name: parse(document) for name, document in documents.items()}
     taught = [name for name, one in configs.items() if one.algorithm.resolved.train_reward_model]
     assert taught == ["by_reference", "by_ensemble"]
-    assert [name for name, one in configs.items() if one.reward.shows] == ["sighted"]
+    assert [name for name, one in configs.items() if one.reward.shows] == ["sighted", "hindsight"]
+    others = [name for name, one in configs.items() if one.models.reward.path != "j"]
+    assert others == ["hindsight"], "a judge that was taught to read whole episodes"
     assert {one.run for one in configs.values()} == {configs["blind"].run}, "equal episodes"
 
 
