@@ -48,7 +48,8 @@ def main() -> int:
         files = list(pool.map(rollouts, *zip(*pairs, strict=True)))
     start = replace(SparseSettings().warm_start(SEEDS[0]), warm_start=JUDGE)
     with TemporaryDirectory() as folder:
-        judge_of(start, files, Path(folder) / "judge")
+        steps, loss, right = judge_of(start, files, Path(folder) / "judge")["eval"][-1]
+        _say(f"judge: after {steps} updates {right:.3f} right on held-out votes, loss {loss:.3f}")
         keep(Path(folder) / "judge")
     return 0
 
