@@ -97,7 +97,7 @@ def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
     apart = None
     if found.alone:
         both = gap.evaluated(state / ALONE_FILE), gap.evaluated(state / "run.parquet")
-        gap.write(report.parent / "gap.jsonl", settings.seed, *both)
+        gap.write(report.parent / "gap.jsonl", settings.seed, *both, gap.facts(record))
         apart = gap.gap(*both)
     baseline = Baseline(record=found.alone, gap=apart) if found.alone and apart else None
     write_report(record, notes, report, found.pair, baseline)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyarrow import parquet
 
 from triforge.algorithms.paired import Mean, mean
+from triforge.cli.train import Trained
 from triforge.environments.rows import object_in, read_file
 
 
@@ -82,22 +83,39 @@ def gap(first: Evaluated, second: Evaluated) -> Gap | None:
     )
 
 
-def write(path: Path, seed: int, first: Evaluated, second: Evaluated) -> None:
-    """Write both runs of a seed as one line of JSON."""
-    line = {"seed": seed, "first": asdict(first), "second": asdict(second)}
+_KEPT: Final = (
+    "success", "in_band", "judge/balanced", "judge/alarm/praise", "audit/balanced", "audit/trust", "audit/refused",
+    "seconds/play", "seconds/train",
+)  # fmt: skip
+
+
+def facts(loop: Trained) -> dict[str, Any]:
+    """Return what the page tells of the second run besides its evaluations: measures of its steps, proposals by state, seconds."""
+    steps = [
+        {"step": step.step} | {name: step.metrics[name] for name in _KEPT if name in step.metrics}
+        for step in loop.steps
+    ]
+    return {"steps": steps, "proposals": dict(loop.pool.proposals), "seconds": loop.seconds}
+
+
+def write(
+    path: Path, seed: int, first: Evaluated, second: Evaluated, loop: Mapping[str, Any]
+) -> None:
+    """Write both runs of a seed as one line of JSON, and the `facts` of the second."""
+    line = {"seed": seed, "first": asdict(first), "second": asdict(second), "loop": dict(loop)}
     path.write_text(json.dumps(line) + "\n", encoding="utf-8")
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """Return the seeds as a table in Markdown, and their mean with its interval over seeds."""
-    found: list[tuple[int, Gap]] = []
+    found: list[tuple[dict[str, Any], Gap]] = []
     for line in sorted(lines, key=lambda line: line["seed"]):
         one = gap(Evaluated(**line["first"]), Evaluated(**line["second"]))
         if one is not None:
-            found.append((line["seed"], one))
+            found.append((line, one))
     rows = [
-        f"| {seed} | {one.first:.3f} | {one.second:.3f} | {one.difference.text(sign=True)} |"
-        for seed, one in found
+        f"| {line['seed']} | {one.first:.3f} | {one.second:.3f} | {one.difference.text(sign=True)} | {_told(line['loop'])} |"
+        for line, one in found
     ]
     means = [one.difference.value for _, one in found]
     clear = sum(one.difference.value > one.difference.half for _, one in found)
@@ -105,8 +123,17 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     end = f"{len(means)} seeds: {above} above, {clear} with an interval above 0"
     if means:
         end += f"; difference {mean(means).text(sign=True)} (95 % over seeds)"
-    head = "| seed | outcome only | the loop | difference |\n|---|---|---|---|"
+    head = "| seed | outcome only | the loop | difference | rewrites accepted | alarm | refused | seconds |\n|---|---|---|---|---|---|---|---|"
     return "\n".join([head, *rows, "", end])
+
+
+def _told(loop: Mapping[str, Any]) -> str:
+    """Return cells: accepted of decided rewrites, steps with the alarm, refused versions of the judge, seconds of the loop's run."""
+    accepted, steps = loop["proposals"].get("accepted", 0), loop["steps"]
+    decided = accepted + loop["proposals"].get("rejected", 0)
+    alarm = sum("judge/alarm/praise" in step for step in steps)
+    refused = sum(step.get("audit/refused", 0.0) for step in steps)
+    return f"{accepted} of {decided} | {alarm} | {refused:.0f} | {loop['seconds']:.0f}"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from demo.gap import evaluated as read
-from demo.gap import gap, table, write
+from demo.gap import facts, gap, table, write
 from demo.report import Baseline, write_report
 from tests.unit.demo.test_demo import record, step
 from tests.unit.demo.test_report import exported
@@ -59,12 +59,18 @@ def test_records_of_seeds_make_one_table(tmp_path: Path) -> None:
             exported(tmp_path / f"{seed}{name}", evaluated(name, {"h0": (-1, *found), "h1": (-1, *found)}))
             for name, found in (("a", (-1, -1)), ("b", better))
         ]  # fmt: skip
-        write(tmp_path / "gap.jsonl", seed, *map(read, files))
+        steps = [
+            step(1, {"audit/refused": 1.0}),
+            step(2, {"judge/alarm/praise": 4.0, "other": 1.0}),
+        ]
+        loop = record(steps)
+        loop.pool.proposals.update(accepted=1, rejected=2, pending=3)
+        write(tmp_path / "gap.jsonl", seed, read(files[0]), read(files[1]), facts(loop))
         lines.append(json.loads((tmp_path / "gap.jsonl").read_text()))
     rows = table(lines).splitlines()
     assert rows[2:4] == [
-        "| 1 | 0.000 | 0.500 | +0.500 ± 0.000 |",
-        "| 2 | 0.000 | 1.000 | +1.000 ± 0.000 |",
+        "| 1 | 0.000 | 0.500 | +0.500 ± 0.000 | 1 of 3 | 1 | 1 | 3 |",
+        "| 2 | 0.000 | 1.000 | +1.000 ± 0.000 | 1 of 3 | 1 | 1 | 3 |",
     ]
     assert rows[-1].startswith("2 seeds: 2 above, 2 with an interval above 0; difference +0.750")
 
