@@ -47,6 +47,39 @@ _PLAYED: dict[str, Value] = {
 }
 
 
+def _over(name: str, first: int | None, last: int | None) -> Value:
+    """Mean of a measure over some of the steps; None where no step has it."""
+
+    def value(result: Mapping[str, Any]) -> float | None:
+        found = [step[name] for step in result["steps"][first:last] if name in step]
+        return sum(found) / len(found) if found else None
+
+    return value
+
+
+def _count(name: str) -> Value:
+    """Sum of a measure over the steps; None where no step has it."""
+
+    def value(result: Mapping[str, Any]) -> float | None:
+        found = [step[name] for step in result["steps"] if name in step]
+        return sum(found) if found else None
+
+    return value
+
+
+def _alarmed(result: Mapping[str, Any]) -> float:
+    return float(sum("judge/alarm/praise" in step for step in result["steps"]))
+
+
+JUDGED: dict[str, Value] = {
+    "votes right (balanced), first 5 steps": _over("judge/balanced", None, 5),
+    "last 5 steps": _over("judge/balanced", -5, None),
+    "versions of the judge refused": _count("audit/refused"),
+    "steps with the alarm": _alarmed,
+}
+"""Columns of studies whose judges are measured by labels."""
+
+
 def trend(arms: Sequence[Mapping[int, float]]) -> Test | None:
     """Whether arms rise in their order: the linear contrast of each seed, and the t test of the contrasts above 0.
 
@@ -75,6 +108,7 @@ class Comparison:
         pairs: further differences that are shown.
         tuned: seeds that chose settings.
         measures: of held-out success, by name; the first one is primary.
+        played: further columns of what is played.
     """
 
     name: str
@@ -87,14 +121,16 @@ class Comparison:
     pairs: Sequence[tuple[str, str]] = ()
     tuned: Sequence[int]
     measures: Mapping[str, str] = field(default_factory=dict)
+    played: Mapping[str, Value] = field(default_factory=dict)
 
     def write(self, results: Results, steps: int, page: Page) -> str:
         """Return the whole page as Markdown, of results by arm and seed."""
         ran = [name for name in self.arms if any(arm == name for arm, _ in results)]
+        played = _PLAYED | dict(self.played)
         columns = {
             f"`{arm}` {title}": by_seed(results, arm, at_end(name))
             for name, title in self.measures.items()
-            for arm in self.main
+            for arm in ran
         }
         parts = [
             f"{steps} steps a run; experiments/results/{self.name}.md names the plan.\n",
@@ -106,9 +142,9 @@ class Comparison:
             self._differences(results),
             "## What is played\n",
             markdown(
-                ("arm", *_PLAYED, "unchanged tasks accepted of decided"),
+                ("arm", *played, "unchanged tasks accepted of decided"),
                 [
-                    [f"`{n}`", *cells(results, n, _PLAYED.values()), null_control(results, n)]
+                    [f"`{n}`", *cells(results, n, played.values()), null_control(results, n)]
                     for n in ran
                 ],
             ),

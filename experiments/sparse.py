@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from demo.models.household_judge import household_judge, version
 from demo.settings import HORIZON, LAPSED, SPARSE, DemoSettings, Lapse, WarmStart, sparse
 from demo.warm_start import tiny_models
-from experiments.comparison import Comparison
+from experiments.comparison import JUDGED, Comparison
 from experiments.report import Page, Results, at_end, by_seed
 from experiments.settings import QUICK, Arm, Kind, Settings
 from experiments.study import Study
@@ -138,6 +138,8 @@ class SparseSettings(Settings):
             "kl_beta": 0.0,
             **arm.config["options"],
         }
+        if "audit" in arm.config["sections"].get("methods", {}):  # the default of the reported runs
+            document["methods"] = {"audit": {"updates": 36}}
         return merge(document, arm.config["sections"])
 
 
@@ -177,5 +179,6 @@ STUDY = Study(
         pairs=(("F", "P"), ("F", BEST), ("E", "N"), ("O_adapted", "O"), ("planted", BEST), ("planted_90", BEST)),
         tuned=TUNING_SEEDS,
         measures={"sampled": "held-out success, mean of the evaluations after steps 5, 10, 15 and 20"},
+        played=JUDGED,
     ),
 )  # fmt: skip

@@ -17,7 +17,7 @@ from demo.settings import LAPSED, DemoSettings, SupervisedSettings, WarmStart, s
 from demo.warm_start import alone, judge_of, tiny_models
 from environments.household.family import FAMILY
 from environments.household.params import PlayOptions, world_of
-from experiments.comparison import Comparison
+from experiments.comparison import JUDGED, Comparison
 from experiments.judge_data import JUDGE
 from experiments.settings import QUICK, Arm
 from experiments.sparse import SparseSettings
@@ -258,5 +258,6 @@ STUDY: Final = Study(
         measures={
             "sampled": "held-out success, mean of the evaluations after steps 5, 10, 15 and 20"
         },
+        played=JUDGED,
     ),
 )

@@ -125,10 +125,10 @@ def errors(found: Sequence[Audited]) -> dict[str, float]:
 
     `audit/balanced` is the mean of the hit rates on steps labelled +1 and -1, `audit/praise_in_failures` the mean share of votes of
     +1 on steps of failed rollouts that are labelled -1, `audit/wrong/<word>` the share of wrong votes on actions that begin with
-    the word.
+    the word, `audit/wrong_in/<word>` that in tasks of a kind that begins with it.
     """
     votes = [
-        (label, vote.value, one.trajectory, judged.step)
+        (label, vote.value, one, judged.step)
         for one in found
         for label, judged in one.steps
         for vote in judged.votes
@@ -139,11 +139,16 @@ def errors(found: Sequence[Audited]) -> dict[str, float]:
     measures = {"audit/right": 1 - whole.wrong}
     if whole.balanced is not None:
         measures["audit/balanced"] = whole.balanced
-    praised = [v == 1 for label, v, t, _ in votes if t.outcome.value == -1 and label == -1]
+    praised = [
+        v == 1 for label, v, one, _ in votes if one.trajectory.outcome.value == -1 and label == -1
+    ]
     if praised:
         measures["audit/praise_in_failures"] = sum(praised) / len(praised)
-    kinds = errors_by_kind((label, v, _action(t, index)) for label, v, t, index in votes)
-    return measures | {f"audit/wrong/{word}": one.wrong for word, one in kinds.items()}
+    actions = ((label, v, _action(one.trajectory, index)) for label, v, one, index in votes)
+    tasks = ((label, v, kind) for label, v, one, _ in votes if (kind := one.group.played.task.kind))
+    for name, kinds in (("wrong", errors_by_kind(actions)), ("wrong_in", errors_by_kind(tasks))):
+        measures |= {f"audit/{name}/{word}": found.wrong for word, found in kinds.items()}
+    return measures
 
 
 def _action(trajectory: Trajectory, index: int) -> str:

@@ -17,7 +17,7 @@ class AuditOptions(MethodOptions):
 
     train_every: Positive = 1
     """Steps from one training of the judge to the next."""
-    updates: Positive = 36
+    updates: Positive = 12
     """Optimiser updates of the judge in a step that trains it by labels."""
     keep_steps: int = Field(5, ge=0)
     """Steps before this one whose labels are trained on again."""

@@ -81,6 +81,21 @@ async def test_the_judge_imitates_its_right_votes_and_those_of_earlier_steps(aud
     assert {m["audit/balanced"] for m in measures} == {1.0}
 
 
+async def test_a_judge_is_trained_every_other_step_and_measured_on_few_anchors(
+    audited: Loop,
+) -> None:
+    audited.artifacts.delete = lambda uri: None  # type: ignore[method-assign]
+    options = {"train_every": 2, "updates": 7, "keep_steps": 0, "most_anchors": 10}
+    run = await audited.conduct(submit(audited, options))
+    batches = audited.learners["reward"].batches
+    assert [(b.step, b.learner.updates_per_step) for b in batches] == [(2, 7), (4, 7)]
+    measures = [s.metrics for s in audited.store.steps(run.id) if s.step]
+    labels = [int(m["audit/labels"]) for m in measures]
+    rows = [len(read_rows(audited.artifacts, b.uri)) for b in batches]
+    assert rows == [labels[0] + labels[1], labels[2] + labels[3]], "those since the last training"
+    assert [m["audit/anchors"] for m in measures] == [10.0] * STEPS
+
+
 async def test_a_version_that_judges_worse_is_taken_back(audited: Loop) -> None:
     judge = audited.services["reward"]
     assert isinstance(judge, Judge)

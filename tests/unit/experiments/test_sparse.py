@@ -43,6 +43,15 @@ def test_arms_differ_by_votes_by_what_teaches_the_judge_and_by_rewrites() -> Non
     assert not {*SEEDS} & {*TUNING_SEEDS}
 
 
+def test_arms_of_the_record_keep_the_updates_that_they_were_played_with() -> None:
+    named = {name: config(name).methods.named for name in ("O", "R", "E", "R_12")}
+    updates = [
+        audit and audit.model_dump()["updates"]
+        for audit in (one.get("audit") for one in named.values())
+    ]
+    assert updates == [None, 36, 36, 12]
+
+
 @pytest.mark.parametrize("arm", ["planted", "E"])
 def test_an_arm_goes_round_and_its_labelled_rollouts_may_teach_a_judge(
     arm: str, models: Models, tmp_path: Path

@@ -74,4 +74,16 @@ def test_errors_are_measured_by_side_by_kind_of_action_and_in_failures() -> None
     assert measures["audit/balanced"] == pytest.approx((2 / 3 + 2 / 3) / 2)
     assert measures["audit/praise_in_failures"] == 0.5, "one of two wrong steps of the failure"
     assert measures["audit/wrong/a0"] == 0.5
+    assert not any(name.startswith("audit/wrong_in/") for name in measures), "a task of no kind"
     assert errors([]) == {}
+
+
+def test_errors_are_measured_by_kind_of_task() -> None:
+    def of_kind(kind: str, votes: list[list[list[int]]]) -> JudgedGroup:
+        made = group(f"g-{kind}", [1], [[1, -1]], votes)
+        task = made.played.task.model_copy(update={"kind": kind})
+        return made.model_copy(update={"played": made.played.model_copy(update={"task": task})})
+
+    groups = [of_kind("heat", [[[1], [1]]]), of_kind("cool", [[[1], [-1]]])]
+    measures = errors(audited(groups, share=1.0, anchors=0.0))
+    assert (measures["audit/wrong_in/heat"], measures["audit/wrong_in/cool"]) == (0.5, 0.0)
