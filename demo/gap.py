@@ -114,7 +114,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
         if one is not None:
             found.append((line, one))
     rows = [
-        f"| {line['seed']} | {one.first:.3f} | {one.second:.3f} | {one.difference.text(sign=True)} | {_told(line['loop'])} |"
+        f"| {line['seed']} | {one.first:.3f} | {one.second:.3f} | {one.difference.text(sign=True)} | {_cells(line['loop'])} |"
         for line, one in found
     ]
     means = [one.difference.value for _, one in found]
@@ -127,7 +127,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     return "\n".join([head, *rows, "", end])
 
 
-def _told(loop: Mapping[str, Any]) -> str:
+def _cells(loop: Mapping[str, Any]) -> str:
     """Return cells: accepted of decided rewrites, steps with the alarm, refused versions of the judge, seconds of the loop's run."""
     accepted, steps = loop["proposals"].get("accepted", 0), loop["steps"]
     decided = accepted + loop["proposals"].get("rejected", 0)

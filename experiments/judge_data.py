@@ -1,4 +1,4 @@
-"""What the judge of the repository is trained on: demonstrations, and labelled rollouts as chats in the form of `demo.demonstrations`."""
+"""Training data of the judge of the repository: demonstrations, and labelled rollouts as chats in the form of `demo.demonstrations`."""
 
 from __future__ import annotations
 
