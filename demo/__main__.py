@@ -121,7 +121,7 @@ _ALONE = {
         "overrides": {"estimator": "step_index", "use_votes": False, "train_reward_model": False}
     },
 }
-_MOST_PAGES = 100  # some groups with all rollouts; each page takes 30 ms
+_MOST_PAGES = 100  # some groups with all their rollouts
 
 
 @dataclass(frozen=True, kw_only=True)
